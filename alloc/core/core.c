@@ -289,6 +289,24 @@ zr_result zr_core_try(struct zr_arena *arena, const struct zr_request *request, 
     return ZR_OK;
 }
 
+struct zr_extent *zr_core_extent_before(const struct zr_arena *arena, size_t offset_bytes)
+{
+    struct zr_extent copy, *block = zr_index_before(&arena->index, offset_bytes, &copy);
+    return block && copy.zone < ZR_ZONE_COUNT ? block
+                                              : arena->first; /* the entry of a region is in no list */
+}
+
+struct zr_extent *zr_core_alloc_at(struct zr_arena *arena, const struct zr_request *request,
+                                   struct zr_bounds place)
+{
+    if (!reserve_records(arena))
+        return NULL;
+    zr_arena_flush_size_cache(arena);
+    struct zr_extent *block = zr_space_take_at(arena, zr_core_extent_before(arena, place.offset_bytes), place,
+                                               owner_of(arena, request));
+    return block ? hand_out(arena, request, block) : NULL;
+}
+
 /* The bytes of idle granules that a block at the place would use. */
 static size_t idle_within(const struct zr_arena *arena, struct zr_place place, struct zr_need need)
 {

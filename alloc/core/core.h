@@ -14,6 +14,12 @@ zr_result zr_core_alloc(struct zr_arena *arena, const struct zr_request *request
  * block: there is no such place. */
 zr_result zr_core_try(struct zr_arena *arena, const struct zr_request *request, struct zr_need need,
                       struct zr_extent **out);
+/* Allocates at the place, which lies in the range and has the request's rounded size. NULL: a part of it is
+ * not free, not mapped or another stream's. */
+struct zr_extent *zr_core_alloc_at(struct zr_arena *arena, const struct zr_request *request,
+                                   struct zr_bounds place);
+/* An extent of the list that begins at or before the offset, close to it. lock: arena->lock */
+struct zr_extent *zr_core_extent_before(const struct zr_arena *arena, size_t offset_bytes);
 /* Frees a block that was removed from the index and the counters, and that no other stream uses. */
 void zr_core_free(struct zr_arena *arena, struct zr_extent *block);
 

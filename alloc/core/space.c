@@ -294,6 +294,35 @@ struct zr_extent *zr_space_take(struct zr_arena *arena, struct zr_need need, uns
     return NULL;
 }
 
+struct zr_extent *zr_space_take_at(struct zr_arena *arena, struct zr_extent *from, struct zr_bounds place,
+                                   unsigned owner)
+{
+    size_t at = place.offset_bytes, end = at + place.bytes;
+    struct zr_extent *block = NULL;
+    while (from && zr_extent_end(from) <= at)
+        from = from->next;
+    for (const struct zr_extent *gap = from; gap && gap->offset_bytes < end; gap = gap->next)
+        if (gap->kind != ZR_EXTENT_FREE || gap->zone != from->zone || (gap->owner && gap->owner != owner))
+            return NULL;
+    if (!from || missing_under(arena, at, place.bytes) > 0)
+        return NULL;
+    while (at < end) { /* joins parts of free extents whose owners differ */
+        struct zr_extent *next = from->next;
+        size_t part_end = zr_extent_end(from) < end ? zr_extent_end(from) : end;
+        struct zr_extent *part = zr_space_carve(arena, from, (struct zr_bounds){at, part_end - at});
+        if (block) {
+            block->bytes += part->bytes;
+            unlink_extent(arena, part);
+            zr_slab_give(&arena->extents, part);
+        } else {
+            block = part;
+        }
+        at = part_end;
+        from = next;
+    }
+    return block;
+}
+
 /* The later one of two numbers of a stream's frees. */
 static inline uint32_t later(uint32_t a, uint32_t b)
 {

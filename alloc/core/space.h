@@ -46,6 +46,10 @@ struct zr_extent *zr_space_carve(struct zr_arena *arena, struct zr_extent *gap, 
  * need by at most `excess_bytes`, which is the common case. NULL: *place is the result of zr_space_find(). */
 struct zr_extent *zr_space_take(struct zr_arena *arena, struct zr_need need, unsigned owner,
                                 size_t excess_bytes, struct zr_place *place);
+/* Turns the place, from `from` or a later extent on, into a block if all of it is free, mapped, in one zone
+ * and without an owner but `owner`. NULL: it is not. The fields are undefined as for zr_space_carve(). */
+struct zr_extent *zr_space_take_at(struct zr_arena *arena, struct zr_extent *from, struct zr_bounds place,
+                                   unsigned owner);
 /* Turns the block into a free extent of block->owner and merges it with its neighbours. The record becomes
  * the free extent's, or is freed. */
 void zr_space_free(struct zr_arena *arena, struct zr_extent *block);

@@ -401,23 +401,37 @@ static void withdraw(struct zr_arena *arena, struct zr_executor_sequence *sequen
     zr_step_of(slot)->special_free = false;
 }
 
+static struct zr_extent *note_conflict(struct zr_executor *executor)
+{
+    executor->counts.conflicts_count++;
+    executor->pass.conflicts_count++;
+    return NULL;
+}
+
+/* Allocates the dynamic block of a step that has no place in the region. NULL: any place will do. */
+static struct zr_extent *allocate_outside(struct zr_arena *arena, const struct zr_request *request,
+                                          const struct zr_plan_slot *slot)
+{
+    struct zr_bounds place = {slot->extent.offset_bytes, slot->extent.bytes};
+    if (place.offset_bytes == 0) {
+        arena->executor->counts.unplaced_count++;
+        return NULL;
+    }
+    struct zr_extent *block = zr_core_alloc_at(arena, request, place);
+    return block ? block : note_conflict(arena->executor);
+}
+
 /* Allocates the block of a known step. NULL: the place cannot be used. */
-static struct zr_extent *allocate_step(struct zr_arena *arena, struct zr_executor_sequence *sequence,
-                                       struct zr_plan_slot *slot)
+static struct zr_extent *allocate_step(struct zr_arena *arena, const struct zr_request *request,
+                                       struct zr_executor_sequence *sequence, struct zr_plan_slot *slot)
 {
     struct zr_executor *executor = arena->executor;
     struct zr_executor_plan *plan = slot->plan;
-    if (!slot->placed) {
-        executor->counts.unplaced_count++;
-        return NULL;
-    }
+    if (!slot->placed)
+        return allocate_outside(arena, request, slot);
     if (__builtin_expect(sequence->overdue_count > 0, 0) && !clear_of_overdue(arena, sequence, slot)) {
         struct zr_plan_slot *unused = find_unused(arena, sequence, slot);
-        if (unused)
-            return enter(plan, unused);
-        executor->counts.conflicts_count++;
-        executor->pass.conflicts_count++;
-        return NULL;
+        return unused ? enter(plan, unused) : note_conflict(executor);
     }
     /* Mark the block live first, so that no other request gets its place while the driver maps it. */
     struct zr_extent *block = enter(plan, slot);
@@ -502,7 +516,7 @@ struct zr_extent *zr_executor_alloc(struct zr_arena *arena, const struct zr_requ
         executor->counts.deferred_count++;
         return NULL;
     }
-    struct zr_extent *block = allocate_step(arena, sequence, slot);
+    struct zr_extent *block = allocate_step(arena, request, sequence, slot);
     if (__builtin_expect(--executor->pass_left == 0, 0))
         end_pass(arena, executor);
     return block;

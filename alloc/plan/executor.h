@@ -9,8 +9,8 @@
 #include "alloc/core/space.h"
 #include "alloc/plan/plan.h"
 
-/* Allocates the request at its planned place: an extent of kind ZR_EXTENT_PLANNED, mapped and indexed, which
- * the caller counts. NULL: the request takes the dynamic path. */
+/* Allocates the request at its planned place: an extent of kind ZR_EXTENT_PLANNED, or a dynamic block in a
+ * gap, mapped and indexed, which the caller counts. NULL: the request takes the dynamic path. */
 struct zr_extent *zr_executor_alloc(struct zr_arena *arena, const struct zr_request *request,
                                     struct zr_need need);
 /* Frees a planned block, which was removed from the index and the counters. */

@@ -32,7 +32,7 @@ struct zr_step {
 struct zr_plan_slot {
     /* Kind ZR_EXTENT_PLANNED, place, size, stream and tag of the block. These never change while the plan is
      * in force, so readers without a lock may hold a pointer. previous and next link the sequence's overdue
-     * blocks. */
+     * blocks. Of a slot that is not placed: the place of its dynamic block, as in zr_plan_step.gap_bytes. */
     _Alignas(64) struct zr_extent extent;
     struct zr_executor_plan *plan;
     uint32_t number; /* index into plan->slots and plan->steps */

@@ -7,6 +7,7 @@
 #include "alloc/plan/executor_internal.h"
 #include "alloc/core/arena.h"
 #include "alloc/core/calls.h"
+#include "alloc/core/core.h"
 #include "alloc/core/space.h"
 
 /* ---- Installing ---------------------------------------------------------------------------------------- */
@@ -137,7 +138,7 @@ static zr_result check_plan(const struct zr_arena *arena, const struct zr_plan *
         if (step->request.bytes == 0 || step->request.bytes > plan->region_bytes ||
             (unsigned)step->request.tag >= ZR_TAG_COUNT || alignment < ZR_UNIT_BYTES ||
             alignment > arena->granule_bytes || (alignment & (alignment - 1)) != 0) {
-            if (step->offset_bytes != ZR_PLAN_NOWHERE)
+            if (step->offset_bytes != ZR_PLAN_NOWHERE || step->gap_bytes > 0)
                 return zr_fail(ZR_ERR_INVALID, "step %zu of the plan is not a valid request", i);
             continue;
         }
@@ -147,6 +148,10 @@ static zr_result check_plan(const struct zr_arena *arena, const struct zr_plan *
              step->offset_bytes > plan->region_bytes - bytes))
             return zr_fail(ZR_ERR_INVALID, "step %zu of the plan does not lie in its region of %zu bytes", i,
                            plan->region_bytes);
+        if (step->gap_bytes > 0 &&
+            (step->offset_bytes != ZR_PLAN_NOWHERE || step->gap_bytes % alignment != 0 ||
+             bytes > arena->range_bytes || step->gap_bytes > arena->range_bytes - bytes))
+            return zr_fail(ZR_ERR_INVALID, "step %zu of the plan does not lie in a gap of the arena", i);
     }
     return ZR_OK;
 }
@@ -241,17 +246,19 @@ static struct zr_plan_slot slot_of(const struct zr_arena *arena, const struct zr
 {
     const struct zr_request *request = &step->request;
     size_t bytes = zr_round_up(request->bytes + arena->canary_bytes, ZR_UNIT_BYTES);
+    bool placed = step->offset_bytes != ZR_PLAN_NOWHERE;
     return (struct zr_plan_slot){.extent = {.bytes = bytes,
                                             .slack_bytes = (uint32_t)(bytes - request->bytes),
                                             .stream = request->stream,
                                             .kind = ZR_EXTENT_PLANNED,
                                             .tag = (uint8_t)request->tag,
-                                            .zone = ZR_ZONE_COUNT},
+                                            .zone = ZR_ZONE_COUNT,
+                                            .offset_bytes = step->gap_bytes},
                                  .plan = plan,
                                  .requested_bytes = request->bytes,
                                  .hash = zr_executor_hash(request, request->alignment, step->thread),
-                                 .alive_count = step->alive_count,
-                                 .placed = step->offset_bytes != ZR_PLAN_NOWHERE};
+                                 .alive_count = placed ? step->alive_count : 0,
+                                 .placed = placed};
 }
 
 static void note_stream(struct zr_executor_plan *made, uint64_t stream)
@@ -506,6 +513,16 @@ void zr_arena_hold(zr_arena *arena)
 void zr_arena_unhold(zr_arena *arena)
 {
     zr_lock_release(&arena->lock);
+}
+
+size_t zr_arena_list_blocks(const zr_arena *arena, size_t from_bytes, struct zr_plan_block *out, size_t max)
+{
+    size_t count = 0;
+    for (const struct zr_extent *extent = zr_core_extent_before(arena, from_bytes); extent && count < max;
+         extent = extent->next)
+        if (extent->kind == ZR_EXTENT_BLOCK && extent->offset_bytes >= from_bytes)
+            out[count++] = (struct zr_plan_block){extent->offset_bytes, extent->bytes};
+    return count;
 }
 
 void zr_arena_observe_awake(zr_arena *arena, bool awake)

@@ -28,6 +28,9 @@ struct zr_plan_step {
     struct zr_request request; /* with the effective alignment, at least 256 */
     uint32_t thread;
     size_t offset_bytes; /* in the region, or ZR_PLAN_NOWHERE */
+    /* Of a step outside the region: its place on the dynamic path, from the arena's base, in granules that
+     * hold other blocks. The step takes it if it is free and mapped, else any place. 0: any place. */
+    size_t gap_bytes;
     /* Lifetime, in steps from this one: 1 to the sequence's count. No other step uses the place during it. */
     uint32_t alive_count;
 };
@@ -142,6 +145,13 @@ zr_result zr_arena_observe(zr_arena *arena, const struct zr_observer *observer, 
 /* Acquire and release the arena's lock, which protects the observer's state. Not recursive. */
 void zr_arena_hold(zr_arena *arena);
 void zr_arena_unhold(zr_arena *arena);
+/* A block outside of plans' regions, from the arena's base. */
+struct zr_plan_block {
+    size_t offset_bytes, bytes;
+};
+/* Lists the live blocks from the offset on, in order of address, at most `max`. Returns their number. The
+ * caller holds the lock by zr_arena_hold(). */
+size_t zr_arena_list_blocks(const zr_arena *arena, size_t from_bytes, struct zr_plan_block *out, size_t max);
 /* Wakes the observer or puts it to sleep. The caller holds the lock by zr_arena_hold(). */
 void zr_arena_observe_awake(zr_arena *arena, bool awake);
 

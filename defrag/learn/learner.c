@@ -1,5 +1,5 @@
 /* learner.c: decides about plans and installs them; the public calls. Uses learner_record.c,
- * learner_helper.c, learner_view.c, learner_plan.c and alloc/plan/plan.h.
+ * learner_helper.c, learner_view.c, learner_plan.c, learner_gaps.c and alloc/plan/plan.h.
  *
  * While the learner is awake, it records every allocation with the position of its free. A hash of a
  * sequence's last few allocations, together with the arena's live bytes, identifies earlier visits to the
@@ -170,7 +170,9 @@ static zr_result make_plan(struct zr_learner *learner, struct zr_learner_view *v
         return zr_fail(ZR_ERR_UNAVAILABLE, "a period of %zu allocations is not worth a plan",
                        candidate->plan.steps_count);
     struct zr_plan_rules rules = learner->rules;
-    result = pack_and_install(learner, view, rules);
+    result = zr_learner_use_gaps(learner, view);
+    if (result == ZR_OK)
+        result = pack_and_install(learner, view, rules);
     if (result == ZR_ERR_ADDRESSES && candidate->plan.pages) {
         rules.aliases = false; /* fewer addresses, possibly with more memory */
         result = pack_and_install(learner, view, rules);

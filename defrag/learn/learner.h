@@ -44,7 +44,10 @@ struct zr_candidate {
     uint64_t seen_count; /* allocations in second occurrences: steps and unplanned allocations */
     uint64_t outlive_bytes, step_bytes; /* outlive: of steps that stay dynamic; step: of all steps */
     uint64_t rest_bytes;                /* outside the plan */
-    uint64_t memory_bytes;              /* the plan's memory: zr_plan_memory_bytes() */
+    struct zr_pack_gap *gaps;           /* in which steps may lie, in order of address */
+    size_t gaps_count;
+    size_t plain_granules; /* that the plan would take at least without gaps; 0: no step lies in a gap */
+    uint64_t memory_bytes; /* the plan's memory: zr_plan_memory_bytes() */
 };
 
 /* Aligns the two occurrences of each sequence, and derives the steps and lifetimes of their common part.
@@ -55,6 +58,12 @@ zr_result zr_candidate_make(struct zr_candidate *out, const struct zr_seen_seque
 /* Computes the least memory that a placement of the steps can take. */
 zr_result zr_candidate_measure(struct zr_candidate *candidate, struct zr_plan_rules rules,
                                uint64_t *least_bytes);
+/* The memory that a block takes: its request, a canary, and bytes for an alignment above the grain. */
+static inline uint64_t zr_step_memory_bytes(const struct zr_plan_step *step, struct zr_plan_rules rules)
+{
+    size_t alignment = step->request.alignment, grain = 256;
+    return step->request.bytes + rules.canary_bytes + (alignment > grain ? alignment - grain : 0);
+}
 /* Places the steps within `work` (see struct zr_pack_options) and fills in the plan. A round that has begun
  * is completed beyond `work`. If the rules allow aliases, blocks of whole granules get pages of their own at
  * several addresses where this takes less memory. */

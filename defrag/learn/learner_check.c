@@ -29,13 +29,17 @@ static uint64_t memory_at(const struct zr_plan *plan, size_t granule_bytes, uint
     return plan->pages[first] * (uint64_t)granule_bytes + offset % granule_bytes;
 }
 
+static uint64_t block_bytes(const struct zr_plan_step *step, struct zr_plan_rules rules)
+{
+    return (step->request.bytes + rules.canary_bytes + UNIT_BYTES - 1) / UNIT_BYTES * UNIT_BYTES;
+}
+
 /* Adds the block of step `at` of its sequence. */
 static void add_block(struct pieces *pieces, const struct zr_plan *plan, struct zr_plan_rules rules,
                       const struct zr_plan_sequence *sequence, size_t at)
 {
     const struct zr_plan_step *step = &plan->steps[sequence->first + at];
-    uint64_t bytes = (step->request.bytes + rules.canary_bytes + UNIT_BYTES - 1) / UNIT_BYTES * UNIT_BYTES;
-    uint64_t left;
+    uint64_t bytes = block_bytes(step, rules), left;
     for (uint64_t done = 0; done < bytes; done += left) {
         left = bytes - done;
         uint64_t offset = memory_at(plan, rules.granule_bytes, step->offset_bytes + done, &left);
@@ -92,6 +96,36 @@ static zr_result check_sequence(const struct zr_plan *plan, struct zr_plan_rules
     return result;
 }
 
+/* Checks the blocks of the only sequence that lie in gaps: between walls, which are always live. */
+static zr_result check_gaps(const struct zr_candidate *candidate, struct zr_plan_rules rules)
+{
+    const struct zr_plan *plan = &candidate->plan;
+    struct zr_scratch scratch = {0};
+    struct zr_lifetimes lifetimes = {.period = plan->steps_count};
+    uint64_t wall = 0;
+    lifetimes.buffers =
+        zr_scratch_take(&scratch, plan->steps_count + candidate->gaps_count, sizeof *lifetimes.buffers);
+    zr_result result = scratch.result;
+    for (size_t i = 0; i < candidate->gaps_count && result == ZR_OK; i++) {
+        const struct zr_pack_gap *gap = &candidate->gaps[i];
+        lifetimes.buffers[lifetimes.count++] = (struct zr_buffer){
+            .id = i, .upper = plan->steps_count, .bytes = gap->offset_bytes - wall, .offset_bytes = wall};
+        wall = gap->offset_bytes + gap->bytes;
+    }
+    for (size_t i = 0; i < plan->steps_count && result == ZR_OK; i++)
+        if (plan->steps[i].gap_bytes > 0)
+            lifetimes.buffers[lifetimes.count++] =
+                (struct zr_buffer){.id = i,
+                                   .lower = i,
+                                   .upper = i + plan->steps[i].alive_count,
+                                   .bytes = block_bytes(&plan->steps[i], rules),
+                                   .offset_bytes = plan->steps[i].gap_bytes};
+    if (result == ZR_OK)
+        result = zr_pack_check(&lifetimes, wall);
+    zr_scratch_end(&scratch);
+    return result;
+}
+
 zr_result zr_candidate_check(const struct zr_candidate *candidate, struct zr_plan_rules rules)
 {
     const struct zr_plan *plan = &candidate->plan;
@@ -102,5 +136,5 @@ zr_result zr_candidate_check(const struct zr_candidate *candidate, struct zr_pla
     if (result == ZR_OK)
         result = zr_pack_check(&(struct zr_lifetimes){.buffers = extents, .count = plan->sequences_count},
                                zr_plan_memory_bytes(plan, rules.granule_bytes));
-    return result;
+    return result == ZR_OK && candidate->plain_granules > 0 ? check_gaps(candidate, rules) : result;
 }

@@ -17,6 +17,7 @@ enum {
     ADDRESSES_MAX = 1 << 22, /* of a sequence, in granules */
     ADDRESSES_FACTOR = 16,   /* addresses per page */
     TARGET_DIVISOR = 8,      /* one part in 8 of the work is for reaching the lower bound */
+    BESIDE_DIVISOR = 32,     /* one part in 32 beside gaps, see place_sequence() */
 };
 
 static inline uint64_t round_up(uint64_t bytes, uint64_t unit)
@@ -31,6 +32,7 @@ struct sequence_place {
     struct zr_plan_rules rules;
     struct zr_pack_here here;
     uint64_t work;
+    size_t plain_granules;    /* see struct zr_candidate */
     struct zr_lifetimes rest; /* blocks that are packed beside coloured blocks; ids: indices of buffers */
     struct zr_colouring colouring;
     size_t unit_granules; /* granules per page of the colouring */
@@ -38,8 +40,8 @@ struct sequence_place {
 
 /* ---- Packing ------------------------------------------------------------------------------------------- */
 
-/* Packs to the lower bound in whole granules, with an eighth of the work. That is enough if the bound can be
- * reached. */
+/* Packs to the lower bound in whole granules, with a part of the work. An eighth is enough if the bound can
+ * be reached. */
 static zr_result pack_to_target(struct sequence_place *place, struct zr_lifetimes *lifetimes,
                                 struct zr_pack_report *report)
 {
@@ -47,7 +49,7 @@ static zr_result pack_to_target(struct sequence_place *place, struct zr_lifetime
     if (result != ZR_OK)
         return result;
     const struct zr_pack_options options = {
-        .work = zr_candidate_part(place->work, TARGET_DIVISOR),
+        .work = zr_candidate_part(place->work, place->plain_granules > 0 ? BESIDE_DIVISOR : TARGET_DIVISOR),
         .capacity_bytes = round_up(lifetimes->lower_bound_bytes, place->rules.granule_bytes)};
     return zr_pack_in(lifetimes, &options, &place->here, report);
 }
@@ -214,7 +216,10 @@ static zr_result place_sequence(struct sequence_place *place, struct zr_scratch 
     on.placed = true;
     zr_result result = pack_to_target(place, lifetimes, &report);
     size_t target = granules_of(place, lifetimes->lower_bound_bytes);
-    bool found = report.verdict == ZR_PACK_FOUND;
+    /* The blocks in gaps are small ones, which are easy to place, so the bound of the rest is hard to reach.
+     * A search for the last granules would delay a plan that saves some already. */
+    bool found =
+        report.verdict == ZR_PACK_FOUND || granules_of(place, report.height_bytes) < place->plain_granules;
     if (result == ZR_OK && !found && place->rules.aliases &&
         granules_of(place, lifetimes->lower_bound_bytes) <= ADDRESSES_MAX) {
         result = colour_sequence(place, lasting, &coloured);
@@ -271,16 +276,12 @@ static zr_result join_pages(struct zr_candidate *candidate, const struct coloure
     return ZR_OK;
 }
 
-/* Sets each block's size as the arena rounds it, plus bytes for alignments above the grain. */
 static void size_blocks(struct zr_candidate *candidate, size_t sequence, struct zr_plan_rules rules)
 {
     struct zr_lifetimes *lifetimes = &candidate->lifetimes[sequence];
     const struct zr_plan_step *steps = candidate->steps + candidate->sequences[sequence].first;
-    for (size_t i = 0; i < lifetimes->count; i++) {
-        const struct zr_request *request = &steps[lifetimes->buffers[i].id].request;
-        lifetimes->buffers[i].bytes = request->bytes + rules.canary_bytes +
-                                      (request->alignment > MIN_BYTES ? request->alignment - MIN_BYTES : 0);
-    }
+    for (size_t i = 0; i < lifetimes->count; i++)
+        lifetimes->buffers[i].bytes = zr_step_memory_bytes(&steps[lifetimes->buffers[i].id], rules);
 }
 
 zr_result zr_candidate_measure(struct zr_candidate *candidate, struct zr_plan_rules rules,
@@ -308,6 +309,7 @@ zr_result zr_candidate_pack(struct zr_candidate *candidate, struct zr_plan_rules
                                        .steps = candidate->steps + candidate->sequences[l].first,
                                        .rules = rules,
                                        .here = candidate->here,
+                                       .plain_granules = candidate->plain_granules,
                                        .work = zr_candidate_part(work, (unsigned)sequences_count)};
         size_blocks(candidate, l, rules);
         zr_result result = place_sequence(&place, &candidate->scratch, &coloured[l], &granules[l]);

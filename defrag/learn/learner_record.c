@@ -47,6 +47,15 @@ static bool live_put(struct zr_learner *learner, size_t offset_bytes, uint32_t r
     return true;
 }
 
+bool zr_learner_is_younger(const struct zr_learner *learner, size_t offset_bytes, uint32_t record)
+{
+    uint64_t key = offset_bytes / 256 + 1;
+    size_t mask = learner->live_capacity - 1, at = live_home(learner, key);
+    while (learner->live[at].key && learner->live[at].key != key)
+        at = (at + 1) & mask;
+    return learner->live[at].key == key && learner->live[at].record >= record;
+}
+
 /* Removes a block and returns the number of its record; ZR_SEEN_LIVE: the block was not recorded. */
 static uint32_t live_take(struct zr_learner *learner, size_t offset_bytes)
 {

@@ -24,7 +24,9 @@ enum {
     LOOSE_MAX = 20,        /* per thousand: allocations in which two occurrences of `all` may differ */
     UNPLANNED_MAX = 50,    /* per thousand: unplanned allocations in a pass that counts as planned */
     CONFLICTS_MAX = 250,
-    COPIED_MAX = 64, /* records per hold of the lock */
+    COPIED_MAX = 64, /* records or blocks per hold of the lock */
+    GAPS_MAX = 4096,
+    GAP_DIVISOR = 64, /* smaller gaps than this part of a granule are not used */
 };
 
 /* Live bytes, and bytes allocated since recording began. */
@@ -158,6 +160,7 @@ struct zr_learner_view {
     uint64_t peak_reserved_bytes;
     bool has_plan;
     uint32_t records_count, forgotten_count;
+    uint32_t first_record;        /* of the sequences' first occurrences */
     size_t steps_count;           /* of the current plan */
     unsigned bad_share, refusals; /* refusals: plans for these sequences that were packed and not used */
 };
@@ -176,6 +179,12 @@ static inline bool zr_learner_cancelled(const struct zr_learner *learner)
 /* Copies the sequences that have a period, a few records per hold of the lock. ZR_ERR_UNAVAILABLE: the period
  * is gone. */
 zr_result zr_learner_copy_view(struct zr_learner *learner, struct zr_learner_view *view);
+
+/* ---- learner_gaps.c: no lock held ---------------------------------------------------------------------- */
+
+/* Gives steps of a candidate with one sequence places in gaps beside older blocks, if the plan then takes
+ * fewer granules. Call it once, before the candidate is measured. */
+zr_result zr_learner_use_gaps(struct zr_learner *learner, const struct zr_learner_view *view);
 
 /* ---- learner_helper.c: no lock held -------------------------------------------------------------------- */
 
@@ -208,6 +217,8 @@ static inline uint64_t zr_learner_allowed_bytes(const struct zr_learner *learner
 {
     return zr_plan_allowed_bytes(peak_reserved_bytes, learner->rules.granule_bytes, unplanned);
 }
+/* Whether a live block was allocated with this record or later. Blocks without a record are older. */
+bool zr_learner_is_younger(const struct zr_learner *learner, size_t offset_bytes, uint32_t record);
 /* The observer's callbacks; see alloc/plan/plan.h. */
 unsigned zr_learner_allocated(void *state, const struct zr_observation *what);
 void zr_learner_freed(void *state, size_t offset_bytes, size_t live_bytes);

@@ -124,6 +124,9 @@ static void note_sequence(struct zr_learner *learner, struct zr_learner_view *vi
     uint64_t rest_bytes = all                    ? first->arena.live_bytes - first->bytes
                           : learner->all.due.due ? 0
                                                  : first->sequence.live_bytes - first->bytes;
+    uint32_t first_record = recording->positions[recording->due.first].record;
+    if (view->sequences_count == 0 || first_record < view->first_record)
+        view->first_record = first_record;
     parts->copied[parts->copied_count++] = (struct part){recording, start, end, learner->records_count};
     view->recordings[view->sequences_count] = recording;
     view->sequences[view->sequences_count++] =

@@ -214,6 +214,20 @@ void zr_improve_begin(struct zr_improve *chain, const struct zr_improve_start *s
 void zr_improve_run(struct zr_improve *chain, unsigned trials, uint64_t target,
                     struct zr_pack_budget *budget);
 
+/* ---- Gaps beside the packing --------------------------------------------------------------------------- */
+
+/* Free memory at a fixed place. */
+struct zr_pack_gap {
+    uint64_t offset_bytes, bytes;
+};
+
+/* Places buffers in the gaps so that the bound of the other buffers falls as far as it can this way. No two
+ * buffers alive at once share a byte. offsets[i], by buffer: the place in a gap, or ZR_FIT_FAILED. Requires
+ * measured lifetimes. Ends early, with fewer buffers in gaps, when the budget is spent. */
+zr_result zr_pack_gaps(const struct zr_lifetimes *lifetimes, const struct zr_pack_gap *gaps,
+                       size_t gaps_count, uint64_t alignment_bytes, struct zr_pack_budget *budget,
+                       uint64_t *offsets);
+
 /* ---- Edges of sections --------------------------------------------------------------------------------- */
 
 #define ZR_EDGE_ITEMS 6 /* per side; sums of more items would reach nearly every height */

@@ -10,6 +10,7 @@
 #include "alloc/front/front.h"
 #include "alloc/base/system/os.h"
 #include "alloc/core/index.h"
+#include "alloc/core/streams.h"
 #include "tests/support/zero/plan_runs.h"
 #include "tests/support/seed.h"
 
@@ -137,6 +138,91 @@ static void test_pointers(void)
     tap_result(zr_arena_free(arena, first), ZR_OK, "its last block is freed as ever");
     tap_ok(is_foreign(first + 2 * MIB) && is_foreign(unused), "then nothing is there");
     tap_ok(zr_arena_free(arena, first) != ZR_OK, "and a second free is refused");
+    end();
+}
+
+/* ---- In gaps ------------------------------------------------------------------------------------------- */
+
+enum { HALF = MIB / 4 };
+
+/* Beside a block of 1 MiB, steps of a half, a half, the second half again, and of 1 MiB to the granule's end.
+ */
+static zr_result install_gaps(const char *gap, struct zr_plan_step wrong)
+{
+    for (unsigned i = 0; i < 4; i++) {
+        four[i] = step(i < 3 ? HALF : MIB, ZR_PLAN_NOWHERE, i == 0 ? 2 : 1);
+        four[i].gap_bytes = (size_t)(gap - arena->base) + (i == 1 || i == 2 ? HALF : 0);
+    }
+    four[2] = wrong.request.bytes > 0 ? wrong : four[2];
+    return install(&(struct zr_plan){.steps = four, .steps_count = 4, .region_bytes = 2 * MIB});
+}
+
+/* How many of the steps have their places, once around. */
+static unsigned go_through(const char *gap)
+{
+    char *first = take(HALF), *second = take(HALF);
+    unsigned count = (first == gap) + (second == gap + HALF);
+    zr_arena_free(arena, first);
+    zr_arena_free(arena, second);
+    for (unsigned i = 2; i < 4; i++) {
+        first = take(four[i].request.bytes);
+        count += first == gap + (i == 2 ? HALF : 0);
+        zr_arena_free(arena, first);
+    }
+    return count;
+}
+
+static void wait_for_streams(void)
+{
+    zr_arena_acquire(arena);
+    while (zr_streams_wait(arena))
+        continue;
+    zr_arena_release(arena);
+}
+
+static void test_gaps(void)
+{
+    zr_backend_sim_create(&backend, &(struct zr_sim_options){.granule_bytes = 2 * MIB, .work_ns = 1000});
+    zr_arena_create(&arena, &(struct zr_arena_options){.backend = backend, .name = "gaps"});
+    char *low = take(MIB), *gap = take_on(2 * HALF, 7), *other;
+    struct zr_plan_step wrong = step(HALF, 0, 1);
+    wrong.gap_bytes = MIB;
+    tap_result(install_gaps(gap, wrong), ZR_ERR_INVALID, "a place in the region and one in a gap");
+    wrong = step(HALF, ZR_PLAN_NOWHERE, 1);
+    wrong.gap_bytes = MIB + 1;
+    tap_result(install_gaps(gap, wrong), ZR_ERR_INVALID, "a place that is not aligned");
+    wrong.gap_bytes = arena->range_bytes;
+    tap_result(install_gaps(gap, wrong), ZR_ERR_INVALID, "a place behind the arena");
+    tap_result(install_gaps(gap, (struct zr_plan_step){0}), ZR_OK, "places in a gap");
+    tap_is(go_through(gap), 0, "a block that lies in the gap is in nobody's way");
+    zr_arena_free(arena, gap);
+    tap_is(go_through(gap), 0, "nor is what another stream may still use");
+    wait_for_streams();
+    zr_arena_free(arena,
+                  take(2 * HALF)); /* the gap's first half belongs to this stream, the second to none */
+    uint64_t before = calls();
+    struct zr_executor_counts was = counts();
+    bool good = true;
+    for (unsigned i = 0; i < 3; i++)
+        good &= go_through(gap) == 4;
+    tap_ok(good && calls() == before && counts().conflicts_count == was.conflicts_count &&
+               counts().planned_count == was.planned_count + 12,
+           "each block lies where it was planned, whoever freed the parts of its place");
+    zr_arena_free(arena, low);
+    tap_is(go_through(gap), 4, "also when the older block goes");
+    wait_for_streams();
+    zr_arena_trim(arena, 0, NULL);
+    tap_ok(go_through(gap) < 4, "but not where no memory is left");
+    low = take(MIB);
+    go_through(gap);
+    other = take(HALF);
+    zr_arena_install_plan(arena, NULL);
+    gap = take(HALF);
+    tap_ok(other && gap && (other + HALF <= gap || gap + HALF <= other),
+           "a block in a gap outlives its plan");
+    zr_arena_free(arena, low);
+    zr_arena_free(arena, gap);
+    zr_arena_free(arena, other);
     end();
 }
 
@@ -537,6 +623,7 @@ int main(void)
 {
     uint64_t seed = run_seed();
     test_as_planned();
+    test_gaps();
     test_pointers();
     test_departures();
     test_spared();

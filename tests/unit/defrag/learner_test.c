@@ -190,6 +190,49 @@ static void test_setup(void)
     end();
 }
 
+/* Parameters with what was freed between them: places of the step's blocks, which the plan does without. Some
+ * go, and so does the plan. */
+static void test_gaps(void)
+{
+    enum { WEIGHTS = 40, BLOCKS = 120 };
+    size_t weights_bytes = 0, step_bytes = 0;
+    begin(0, 1000);
+    for (uint32_t i = 0; i < 2 * WEIGHTS; i++)
+        get(BLOCKS_MAX + i, i % 2 ? 700 * KIB : (3 + i % 3) * 500 * KIB);
+    for (uint32_t i = 1; i < 2 * WEIGHTS; i += 2)
+        give(BLOCKS_MAX + i);
+    weights_bytes = stats().live_bytes;
+    one = (struct steps){0};
+    for (uint32_t i = 0; i < BLOCKS; i++)
+        add_alloc(&one, (1 + i % 5) * 300 * KIB + i % 3 * 256);
+    for (uint32_t i = BLOCKS; i-- > 0;)
+        add(&one, false, i, 0);
+    repeat(&one, 6);
+    struct zr_executor_counts was = learned().of_arena;
+    zr_arena_reset_peaks(arena);
+    uint64_t calls_count = repeat(&one, 3);
+    struct zr_executor_counts now = learned().of_arena;
+    step_bytes = stats().peak_live_bytes - weights_bytes;
+    tap_ok(calls_count == 0 && now.plans_count == 1 && now.conflicts_count == was.conflicts_count &&
+               now.planned_count == was.planned_count + 3 * BLOCKS,
+           "beside %zu MiB of parameters with gaps a step runs as planned", weights_bytes / MIB);
+    tap_ok(now.memory_bytes + 10 * MIB < step_bytes &&
+               stats().peak_reserved_bytes <= stats().peak_live_bytes + stats().peak_live_bytes / 20,
+           "and its plan takes %zu MiB for %zu; %zu MiB are reserved for %zu", now.memory_bytes / MIB,
+           step_bytes / MIB, stats().peak_reserved_bytes / MIB, stats().peak_live_bytes / MIB);
+    for (uint32_t i = 0; i < WEIGHTS; i += 4) {
+        give(BLOCKS_MAX + i);
+        repeat(&one, 1);
+        failed |= zr_arena_check(arena) != ZR_OK;
+    }
+    make_step(&other, 3, 30);
+    repeat(&other, 8);
+    for (uint32_t i = 0; i < 2 * WEIGHTS; i += 2)
+        if (blocks[BLOCKS_MAX + i])
+            give(BLOCKS_MAX + i);
+    end();
+}
+
 /* A backward pass in a thread of its own, as PyTorch has it, on a stream that runs behind the program. Its
  * layers repeat, too, and free what the other thread allocated. */
 static void test_backward(void)
@@ -548,6 +591,7 @@ int main(void)
     test_lifetimes();
     test_boundary();
     test_setup();
+    test_gaps();
     test_backward();
     test_idle_stream();
     test_recorded("tests/support/steps/gpt2.txt", 1, 475 * MIB, 950 * MIB);
