@@ -37,7 +37,8 @@ $(patsubst %,$(BUILD)/obj/tests/emulators/cuda/%.o,threads races matrices copies
 
 # Images of kernels for it: .cu sources by the processor's compiler, as for a race detector, whose entries the image itself
 # has: it asks the emulator before each access to memory. $(call image,name,sources)
-device_flags = -std=gnu11 -O2 -g -fPIC -fvisibility=hidden -fno-math-errno -ffp-contract=off -I. $(WARN) -MMD -MP
+device_flags = -std=gnu11 -O2 -g -fPIC -fvisibility=hidden -fno-math-errno -ffp-contract=off -I. $(WARN) -MMD -MP \
+	$(if $(findstring clang,$(CC)),,--param tsan-instrument-func-entry-exit=0)
 $(BUILD)/device/%.cu.o: %.cu $(BUILD)/config
 	@mkdir -p $(@D)
 	@echo "  cc    $<"
