@@ -29,6 +29,8 @@ export BUILD
 # What this machine has is looked up while make reads this file, and packages may bring it: a target that needs packages
 # installs them and leaves the rest to a make that reads it again.
 again = +$(MAKE) --no-print-directory --silent $(jobs)
+# nvcc compiles the card's kernels for minutes. Targets that do not run them leave them out, unless CUDA=1 asks for them.
+without_nvcc = $(if $(filter 1,$(CUDA)),,NVCC=)
 # Where make would see several names, rm -rf would, too.
 one_word = $(if $(filter-out 1,$(words $($(1)))),$(error $(1)='$($(1))': make needs one name without blanks here))
 # Names go to the shell as they are, which makes something else of these; a quoted one ends with a quote.
@@ -383,9 +385,8 @@ $(bible):
 demo_flags := --data $(bible) --ranks 2 --stage 1 --layers 4 --hidden 192 --heads 6 --seq 64 --batch 4 \
 	--steps 900 --lr 2.5e-3 --warmup 40 --eval-every 225 --sample 400 --prompt "In the beginning "
 .PHONY: demo built-demo
-# Without a card's kernels, which take nvcc minutes: CUDA=1 asks for them.
 demo: packages-demo
-	@$(again) $(if $(filter 1,$(CUDA)),,NVCC=) built-demo
+	@$(again) $(without_nvcc) built-demo
 	@$(BUILD)/bin/zr-train $(demo_flags)
 built-demo: $(programs) $(bible)
 

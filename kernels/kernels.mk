@@ -25,7 +25,7 @@ define nvcc_rule
 $(BUILD)/device/%$(1).fatbin: %.cu $(wildcard kernels/cuda/*.h kernels/*.h)
 	@mkdir -p $$(@D)
 	@echo "  nvcc  $$<"
-	@$$(nvcc) $$(nvcc_flags) $(2) $$< -o $$@
+	@$$(nvcc) $$(nvcc_flags) $(2) $$< -o $$@ $$(NVCC_LOG)
 endef
 $(foreach p,0 1 2,$(eval $(call nvcc_rule,.$(p),-DZR_PRECISION=$(p))))
 $(eval $(call nvcc_rule,,))

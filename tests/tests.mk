@@ -37,7 +37,8 @@ $(patsubst %,$(BUILD)/obj/tests/emulators/cuda/%.o,threads races matrices copies
 
 # Images of kernels for it: .cu sources by the processor's compiler, as for a race detector, whose entries the image itself
 # has: it asks the emulator before each access to memory. $(call image,name,sources)
-device_flags = -std=gnu11 -O2 -g -fPIC -fvisibility=hidden -fno-math-errno -ffp-contract=off -I. $(WARN) -MMD -MP
+device_flags = -std=gnu11 -O2 -g -fPIC -fvisibility=hidden -fno-math-errno -ffp-contract=off -I. $(WARN) -MMD -MP \
+	$(if $(findstring clang,$(CC)),,--param tsan-instrument-func-entry-exit=0)
 $(BUILD)/device/%.cu.o: %.cu $(BUILD)/config
 	@mkdir -p $(@D)
 	@echo "  cc    $<"
@@ -216,10 +217,15 @@ longest_first = $(foreach name,$(longest),$(filter %/$(name),$(1))) $(filter-out
 .PHONY: built-scripts built-check built-long built-soak
 built-scripts: $(programs) $(libraries) $(gdb_script) $(manuals) $(completions) $(mpi_tests) $(leaky) $(preload_calls) $(forbid) $(failing) $(service_client) $(cuda_programs) $(own_stream) $(cuda_caching) $(rehearse_programs) $(workloads) $(emulator) $(nccl_emulator) $(BUILD)/tests/emulator/kernels.image
 built-check: built-scripts built-gpu $(test_bin)
-built-long: built-check $(BUILD)/tests/bench_pipeline
+# Without nvcc, whose kernels the emulated driver does not run: they are compiled apart, with what ptxas says of each in a
+# file beside it.
+built-long:
+	@$(again) $(without_nvcc) built-check $(BUILD)/tests/bench_pipeline
+	@$(again) BUILD=$(BUILD)/nvcc NVCC_LOG='$(nvcc_log)' $(BUILD)/nvcc/obj/kernels/cuda/images.o
 	@$(again) BUILD=$(BUILD)/both-sanitizers SANITIZE=address,undefined built-check
 	@$(again) BUILD=$(BUILD)/thread SANITIZE=thread $(addprefix $(BUILD)/thread/,tests/shadow_test bin/zr-train)
 	@$(again) $(fuzz_build) $(fuzz_folder)/tests/api_entry
+nvcc_log = -Werror all-warnings -Xptxas -v 2> $$@.log || { cat $$@.log >&2; exit 1; }
 built-soak: built-check $(BUILD)/tests/bench_moves $(BUILD)/tests/bench_comm $(if $(mpicc),$(BUILD)/tests/mpi_stock)
 	@$(again) $(fuzz_build) $(fuzz_folder)/tests/api_entry
 
@@ -227,8 +233,7 @@ all_scripts := $(test_scripts) $(long_scripts) $(soak_scripts)
 .PHONY: check check-long check-asan check-ubsan check-tsan $(patsubst %,check-%,$(test_names)) \
 	$(patsubst %.t,check-%,$(notdir $(all_scripts)))
 check: packages-check
-	@echo "$(cuda_words)"
-	@$(again) built-check
+	@$(again) $(without_nvcc) built-check
 	@tests/run --jobs $$(($(JOBS) + 1)) --waits $(waits) $(call longest_first,$(test_scripts) $(test_bin)) # some wait, for a deadline or a disk
 check-long: packages-check
 	@$(again) packages-long
@@ -244,10 +249,10 @@ soak: packages-check
 	@$(again) built-soak
 	@tests/run $(soak_scripts)
 $(patsubst %,check-%,$(test_names)): check-%: packages-check
-	@$(again) $(BUILD)/tests/$*_test
+	@$(again) $(without_nvcc) $(BUILD)/tests/$*_test
 	tests/run --verbose $(BUILD)/tests/$*_test
 $(patsubst %.t,check-%,$(notdir $(all_scripts))): check-%: packages-check
-	@$(again) $(if $(filter long_%,$*),built-long,$(if $(filter soak_%,$*),built-soak,built-scripts)) $(if $(filter gpu_shot,$*),built-gpu)
+	@$(again) $(if $(filter long_%,$*),built-long,$(without_nvcc) $(if $(filter soak_%,$*),built-soak,built-scripts)) $(if $(filter gpu_shot,$*),built-gpu)
 	tests/run --verbose $(filter %/$*.t,$(all_scripts))
 
 # What a card says: tests/gpu_shot has the steps, and in a tree that is built needs Python alone. GPU_STEPS="train vmm" runs these,

@@ -114,7 +114,7 @@ void zr_device_copies_wait(void);
 #define gridDim   zr_device_blocks()
 
 #define __device__
-#define __forceinline__ inline __attribute__((always_inline))
+#define __forceinline__ inline /* where the compiler sees fit: inlining all of it multiplies its time */
 #define __restrict__ restrict
 
 #define SHARED(type, name, count)                                                                            \

@@ -84,31 +84,57 @@ static void *zeros(size_t bytes)
     return made;
 }
 
-static struct cell *cell_at(uintptr_t address)
+/* Cells for a page of addresses, of a large mapping: the kernel may back it with huge pages. */
+static struct cell *new_cells(void)
 {
-    uintptr_t page = address >> PAGE_BITS;
-    if (page != last_page) {
-        struct region *each = regions;
-        while (each && each->number != address >> REGION_BITS)
-            each = each->next;
-        if (!each) {
-            each = zeros(sizeof *each);
-            each->number = address >> REGION_BITS;
-            each->next = regions;
-            regions = each;
-        }
-        struct cell **cells = &each->pages[page % PAGES];
-        if (!*cells)
-            *cells = zeros((sizeof **cells << PAGE_BITS) / CELL_BYTES);
-        last_page = page;
-        last_cells = *cells;
+    static struct cell *next, *end;
+    enum { CELLS = (1 << PAGE_BITS) / CELL_BYTES, STOCK_BYTES = 32 << 20 };
+    if (end - next < CELLS) {
+        next = zeros(STOCK_BYTES);
+        end = next + STOCK_BYTES / sizeof *next;
+        madvise(next, STOCK_BYTES, MADV_HUGEPAGE);
     }
+    next += CELLS;
+    return next - CELLS;
+}
+
+static __attribute__((noinline)) void enter_page(uintptr_t page)
+{
+    struct region *each = regions;
+    while (each && each->number != page >> (REGION_BITS - PAGE_BITS))
+        each = each->next;
+    if (!each) {
+        each = zeros(sizeof *each);
+        each->number = page >> (REGION_BITS - PAGE_BITS);
+        each->next = regions;
+        regions = each;
+    }
+    struct cell **cells = &each->pages[page % PAGES];
+    if (!*cells)
+        *cells = new_cells();
+    last_page = page;
+    last_cells = *cells;
+}
+
+static inline struct cell *cell_at(uintptr_t address)
+{
+    if (address >> PAGE_BITS != last_page)
+        enter_page(address >> PAGE_BITS);
     return &last_cells[(address & ((1u << PAGE_BITS) - 1)) / CELL_BYTES];
+}
+
+/* Whether the moment is before all launches that are under way, or of this block and before its last barrier.
+ */
+static inline bool long_ago(const struct emu_moment *now, uint32_t moment)
+{
+    return moment < now->under_way || moment - now->block < now->barrier - now->block;
 }
 
 /* Whether nothing makes the running thread come behind what the stamp says of another. */
 static inline bool unordered(const struct emu_moment *now, const struct stamp *then, bool atomic)
 {
+    if (long_ago(now, then->barrier))
+        return false;
     unsigned thread = then->thread & ~ATOMIC_THREAD;
     if (atomic && then->thread & ATOMIC_THREAD)
         return false;
@@ -116,9 +142,7 @@ static inline bool unordered(const struct emu_moment *now, const struct stamp *t
         return then->barrier >= now->under_way && of_another_launch(then->barrier);
     if (then->barrier < now->block)
         return true;
-    if (then->barrier < now->barrier || thread == now->thread)
-        return false;
-    return thread / 32 != now->thread / 32u || then->warp_met == now->warp_met;
+    return thread != now->thread && (thread / 32 != now->thread / 32u || then->warp_met == now->warp_met);
 }
 
 /* What is said of a race with the thread that did `what` then. */
@@ -162,22 +186,29 @@ check(const struct emu_moment *now, struct cell *cell, bool shared, unsigned acc
     return NULL;
 }
 
+/* `access` is a constant, and each has a loop of its own. */
+static inline __attribute__((always_inline)) const char *check_all(const struct emu_moment *now, bool shared,
+                                                                   uintptr_t address, size_t bytes,
+                                                                   unsigned access, uint16_t *other)
+{
+    const uintptr_t in_page = (1u << PAGE_BITS) - 1;
+    uintptr_t at = address & ~(uintptr_t)(CELL_BYTES - 1);
+    struct cell *cell = NULL;
+    for (; at < address + bytes; at += CELL_BYTES) {
+        cell = cell && at & in_page ? cell + 1 : cell_at(at);
+        const char *words = check(now, cell, shared, access, other);
+        if (words)
+            return words;
+    }
+    return NULL;
+}
+
 const char *emu_race(const struct emu_moment *now, const struct emu_reach *reach, uintptr_t address,
                      size_t bytes, unsigned access, uint16_t *other_thread)
 {
-    const struct cell *previous = NULL;
-    struct cell before;
-    for (uintptr_t at = address & ~(uintptr_t)(CELL_BYTES - 1); at < address + bytes; at += CELL_BYTES) {
-        struct cell *cell = cell_at(at);
-        if (previous && memcmp(cell, &before, sizeof before) == 0) { /* and so comes to the same */
-            *cell = *previous;
-            continue;
-        }
-        before = *cell;
-        const char *words = check(now, cell, reach->shared, access, other_thread);
-        if (words)
-            return words;
-        previous = cell;
-    }
-    return NULL;
+    if (access & ZR_DEVICE_ATOMIC)
+        return check_all(now, reach->shared, address, bytes, ZR_DEVICE_ATOMIC, other_thread);
+    if (access & ZR_DEVICE_WRITE)
+        return check_all(now, reach->shared, address, bytes, ZR_DEVICE_WRITE, other_thread);
+    return check_all(now, reach->shared, address, bytes, ZR_DEVICE_READ, other_thread);
 }
