@@ -210,10 +210,10 @@ struct zr_offload {
     /* Fraction of all elements, 0 to 1, that stays device-resident: optimizer state, gradients and, with
      * `parameters`, parameters of as many consecutive units as fit within it. Excludes `delayed`. */
     double resident_share;
-    /* Requires `optimizer`, excludes `delayed`; keeps the bits of a run. A thread updates a unit as soon
+    /* Excludes `delayed`; keeps the bits of a run. A thread updates a unit as soon
      * as its gradients are reduced, before the norm is known, and rolls the update back if the norm
      * requires clipping or a skip; see zr_engine_speculate(). The value is the maximum number of bytes for
-     * old values, in `host` (tag offload) or, with `file`, in the file: 12 bytes per updated element for
+     * old values, in the arena of the state (tag offload) or, with `file`, in the file: 12 bytes per updated element for
      * AdamW, 8 for SGD, starting at the last unit. Units beyond it wait for the norm. 0: no speculation. */
     size_t speculative_bytes;
 };

@@ -133,9 +133,9 @@ for cut, least in (("memory", 2), ("equal", 4)):
     staged = dict(ranks=None, world_size=4, dry_run=True, pp=4, pipeline_cut=cut, hidden=64, heads=4, seq=32, batch=2, vocab=256, data=None)
     for layers in (least, least + 5):
         limit = train(**staged, layers=layers).report["ranks"]
-        run = train(**staged, find_max="layers", memory_limit=max(rank["planned_reserved_bytes"] for rank in limit))
+        run = train(**staged, layers=None, find_max="layers", memory_limit=max(rank["planned_reserved_bytes"] for rank in limit))
         ok(run.code == 0 and run.report["find_max"]["value"] >= layers, f"--find-max layers finds {layers} for 4 stages cut by {cut}") or note(run.err)
-    ok(train(**staged, find_max="layers", memory_limit=MIB).code == 4, "or says that nothing fits")
+    ok(train(**staged, layers=None, find_max="layers", memory_limit=MIB).code == 4, "or says that nothing fits")
 run = train(layers=1, hidden=4, heads=1, seq=1, batch=None, ranks=1, find_max="batch", memory_limit=10**18)
 same(run.code, 0, "a limit above all that can be asked for")
 same(run.report and [run.report["find_max"]["value"], run.report["find_max"]["one_more_reserved_bytes"]], [1048576, None],

@@ -193,6 +193,16 @@ static const char *saved_path(void)
     return path;
 }
 
+/* Without a reduction that runs concurrently, all units are updated before the step ends. */
+static bool all_begun(const struct rig *rig, const struct zr_engine_options *options)
+{
+    unsigned begun = 0;
+    for (size_t u = 0; u < UNITS; u++)
+        begun += zr_engine_speculation_holds(rig->engine, u);
+    return zr_comm_world(rig->comm) > 1 || options->offload.optimizer ||
+           begun == rig->engine->speculation.units_count;
+}
+
 /* digests[s] of after step s, and of after state that is loaded, which of one in a file is not. */
 static int run_steps(struct rig *rig, const struct plan *plan, const struct zr_engine_options *options,
                      struct digest digests[STEPS + 1])
@@ -205,6 +215,7 @@ static int run_steps(struct rig *rig, const struct plan *plan, const struct zr_e
         bool looks = options->offload.file && step == 1;
         must(!looks || zr_engine_save(rig->engine, saved_path()) == ZR_OK);
         must(backward(rig->engine, plan, step, zr_comm_rank(rig->comm)) == ZR_OK);
+        must(all_begun(rig, options));
         must(zr_engine_step(rig->engine, 0.01f, &report) == ZR_OK);
         must(step < 4 || !rig->engine->speculation.disordered);
         must(report.skipped == (plan->precision == ZR_PRECISION_FP16 && step == 1));
