@@ -163,7 +163,7 @@ const struct zr_flag zr_flags[] = {
            "print the largest number that fits --memory-limit, and its plan"),
     CHOICE("reduce", memory, reduce, "each", "each|once",
            "reduce gradients per micro-batch, or once per step (other bits)"),
-    {"compress", memory, "KIND:METHOD,..", "send packed parameters or gradients, gradients:int4 for example",
+    {"compress", memory, "KIND:METHOD,..", "send packed parameters, gradients or activations, as gradients:int4",
      NULL, "none", NULL, ZR_FLAG_COMPRESS, FIELD(compression), 0, 0},
     {"compress-warmup", memory, "N", "steps before onebit, in which the variance settles", NULL,
      "1 / (1 - beta2)", NULL, ZR_FLAG_COUNT, FIELD(compress_warmup), 0, 1e9},
