@@ -259,7 +259,7 @@ $(patsubst %.t,check-%,$(notdir $(all_scripts))): check-%: packages-check
 # GPU_EMULATED=1 all on the emulated driver. 77 is its word for that there is no card. gpu-archive packs what the steps need on a
 # machine with a card that has neither this tree nor its packages.
 .PHONY: gpu-check gpu-archive built-gpu
-built-gpu: $(cuda_tests) $(programs) $(libraries) $(kernel_times) $(nccl_emulator) $(cublaslt) $(addprefix $(BUILD)/tests/emulator/,kernels.image rules.image)
+built-gpu: $(cuda_tests) $(programs) $(libraries) $(kernel_times) $(BUILD)/tests/bench_pack $(nccl_emulator) $(cublaslt) $(addprefix $(BUILD)/tests/emulator/,kernels.image rules.image)
 gpu-check: packages-check
 	@echo "$(cuda_words)"
 	@$(again) built-gpu

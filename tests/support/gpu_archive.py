@@ -24,7 +24,7 @@ def soname(name):
     return os.readlink(link) if os.path.islink(link) else name
 
 
-BUILT = ("bin/zr-train", "bin/zr", "lib/libzr_cuda.so", "lib/libzr_malloc.so", *(f"lib/{soname(name)}" for name in ("libzr.so", "libzr_zero.so")), "tests/zr-train-times", "tests/backend_test",
+BUILT = ("bin/zr-train", "bin/zr", "lib/libzr_cuda.so", "lib/libzr_malloc.so", *(f"lib/{soname(name)}" for name in ("libzr.so", "libzr_zero.so")), "tests/zr-train-times", "tests/bench_pack", "tests/backend_test",
          *(f"tests/cuda_{name}_test" for name in (*KERNELS, *VERDICTS)),
          *(f"tests/emulator/{name}" for name in ("libcuda.so.1", "libcublasLt.so.13", "libnccl.so.2", "kernels.image", "cublaslt.image", "rules.image")))
 GLIBC = re.compile(r"(ld-linux.*|lib(c|m|mvec|dl|rt|pthread|util|resolv|anl))\.so.*")

@@ -193,7 +193,7 @@ def programs(emulated, names, **more):
             each.result()
 
 
-KERNELS, VERDICTS = ("fp32", "llama", "narrow", "fp8"), ("emulator", "processes", "work", "alloc", "pools", "contexts", "capture", "kernels", "arena")
+KERNELS, VERDICTS = ("fp32", "llama", "narrow", "fp8", "packing"), ("emulator", "processes", "work", "alloc", "pools", "contexts", "capture", "kernels", "arena")
 
 
 def kernels(emulated):
@@ -238,7 +238,18 @@ def kernel_table(name, model, emulated):
     return True
 
 
+def packers(emulated):
+    """Of each packing beside a copy in the card's memory: parts of the copy's bytes per second."""
+    code, out = run(os.path.join(os.path.abspath(BUILD), "tests", "bench_pack"), *(["0"] if emulated else []), **environment_of(emulated))
+    rates, copies = [line.split() for line in out.splitlines() if code == 0], {}
+    row("packed numbers", len(rates), good=code == 0 and len(rates) == 32, words="" if code == 0 else out[-300:])
+    for name, precision, rate in rates:
+        copies.setdefault(precision, float(rate))  # it comes first
+        row(f"{name}, {precision}", float(rate), "GB/s", of_copy=round(float(rate) / max(copies[precision], 1e-9), 3))
+
+
 def speed(emulated):
+    packers(emulated)
     for name, model in models(emulated).items():
         rate(name, model, 1 if emulated else FAST[name], emulated)
         kernel_table(name, model, emulated)
@@ -299,7 +310,7 @@ STEPS = {
     "train": (60, "fp32 and bf16, stages 0 to 3: the processor's losses, equal bits, bytes as planned", training),
     "graphs": (45, "steps as CUDA graphs: equal bits", graphs),
     "kernels": (75, "each kernel beside double precision, on shapes drawn anew", kernels),
-    "speed": (100, "GPT-2 124M and 1.5B: tokens per second, and microseconds of each kernel", speed),
+    "speed": (100, "packed numbers beside a copy; GPT-2 124M and 1.5B: tokens per second, and microseconds of each kernel", speed),
     "eager": (60, "the same in PyTorch", eager),
     "frameworks": (90, "PyTorch, CuPy and JAX on their own memory and on zr's", frameworks),
     "ranks": (60, "2 and 4 ranks that share the card", ranks),

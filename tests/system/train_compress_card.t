@@ -7,13 +7,14 @@ import sys
 
 sys.path.insert(0, "tests/support")
 from cuda_train import FP32, near, on_card, on_host, went_well
-from zrtest import done, note, ok, path, same
+from zrtest import done, mpi_missing, note, ok, path, same
 
 SHORT = sys.argv[1:] == ["short"]
 SMALL, CARDS = dict(layers=1, hidden=4, heads=1, seq=3, batch=1, steps=2), {"ZR_EMULATOR_DEVICES": "4"}
 NEAR = 2e-3  # of losses where a rounding by the card may turn a sign, or an element of two bytes
 BOTH, NCCL = "parameters:{0},gradients:{0}", dict(comm="nccl", deterministic=True)
 NODES = dict(ranks=4, stage=3, node_size=2, compress="qwz,qgz,hpz", **SMALL)  # a copy per node, gradients in two hops
+MPI = [] if mpi_missing() else [(None, dict(stage=3, comm="mpi"))]
 ONEBIT = dict(ranks=2, stage=1, compress="gradients:onebit", beta2=0.5, **{**SMALL, "steps": 6})
 
 
@@ -33,7 +34,7 @@ if not SHORT:
     for packing, precision in (("int8", "fp32"), ("int4", "bf16"), ("int4_rotated", "fp32"), ("mxfp8", "fp32")):
         beside_the_host(f"{packing}, {precision}", *((None, dict(stage=stage)) for stage in (1, 2, 3)),
                         tolerance=FP32 if precision == "fp32" else NEAR, ranks=2, precision=precision, compress=BOTH.format(packing), **SMALL)
-    beside_the_host("int8 over NCCL and in graphs", (None, dict(stage=1)), (CARDS, dict(stage=3, **NCCL)), (None, dict(stage=1, cuda_graph=True)), (None, dict(stage=3, cuda_graph=True)),
+    beside_the_host("int8 over NCCL, MPI and in graphs", (None, dict(stage=1)), (CARDS, dict(stage=3, **NCCL)), (None, dict(stage=1, cuda_graph=True)), *MPI, (None, dict(stage=3, cuda_graph=True)),
                     ranks=2, compress=BOTH.format("int8"), **{**SMALL, "steps": 5})
     beside_the_host("two micro-batches, fp16", (None, dict(stage=1)), (None, dict(stage=3)), tolerance=5e-3, ranks=2, precision="fp16", accumulate=2, compress=BOTH.format("mxfp8"), **SMALL)
     beside_the_host("parameters on the host", (None, {}), ranks=2, stage=3, offload_optimizer="cpu", offload_param="cpu", compress=BOTH.format("int8"), **SMALL)
