@@ -3,8 +3,8 @@
  * Blocks that are older than the period, parameters and optimizer state for example, hold granules that the
  * plan cannot have. What is free in these granules is a gap. Blocks of the step lie in gaps while the plan is
  * made, and are gone after the last step without the plan. A block in a gap is a block of the dynamic path
- * that goes to a given place. So nothing else has to know of gaps: a place that is not free costs memory, and
- * a gap has no owner whom an older block's free or the plan's end could concern. */
+ * with a given place. If the place is not free, the block goes elsewhere. Nothing is reserved, so nothing is
+ * to be returned when an older block is freed or the plan ends. */
 #include "defrag/learn/learner_state.h"
 
 #include "defrag/trace/lifetimes.h"
@@ -51,6 +51,18 @@ static void pass_block(struct finding *finding, struct zr_plan_block block)
     finding->end = block.offset_bytes + block.bytes;
 }
 
+/* Whether the live block was allocated with this record or later. Blocks without a record are older. Lock
+ * held.
+ */
+static bool is_younger(const struct zr_learner *learner, size_t offset_bytes, uint32_t record)
+{
+    uint64_t key = offset_bytes / GRAIN + 1;
+    size_t mask = learner->live_capacity - 1, at = zr_learner_live_home(learner, key);
+    while (learner->live[at].key && learner->live[at].key != key)
+        at = (at + 1) & mask;
+    return learner->live[at].key == key && learner->live[at].record >= record;
+}
+
 /* Lists the gaps of the blocks that are older than the period, a few blocks per hold of the lock. Leaves none
  * if recording restarted, because then no block's age is known. */
 static zr_result find_gaps(struct zr_learner *learner, const struct zr_learner_view *view)
@@ -68,7 +80,7 @@ static zr_result find_gaps(struct zr_learner *learner, const struct zr_learner_v
         count = zr_arena_list_blocks(learner->arena, from, blocks, COPIED_MAX);
         from = count > 0 ? blocks[count - 1].offset_bytes + blocks[count - 1].bytes : from;
         for (size_t i = 0; i < count; i++)
-            if (!zr_learner_is_younger(learner, blocks[i].offset_bytes, view->first_record))
+            if (!is_younger(learner, blocks[i].offset_bytes, view->first_record))
                 blocks[older_count++] = blocks[i];
         zr_arena_unhold(learner->arena);
         for (size_t i = 0; i < older_count; i++)

@@ -9,11 +9,6 @@
 
 /* ---- Live blocks --------------------------------------------------------------------------------------- */
 
-static inline size_t live_home(const struct zr_learner *learner, uint64_t key)
-{
-    return (size_t)((key * UINT64_C(0x9e3779b97f4a7c15)) >> 20) & (learner->live_capacity - 1);
-}
-
 bool zr_learner_grow_live(struct zr_learner *learner)
 {
     size_t before = learner->live_capacity, capacity = before ? before * 2 : LIVE_FIRST;
@@ -25,7 +20,7 @@ bool zr_learner_grow_live(struct zr_learner *learner)
     for (size_t i = 0; i < before; i++) {
         if (old[i].key == 0)
             continue;
-        size_t at = live_home(learner, old[i].key);
+        size_t at = zr_learner_live_home(learner, old[i].key);
         while (entries[at].key)
             at = (at + 1) & (capacity - 1);
         entries[at] = old[i];
@@ -39,21 +34,12 @@ static bool live_put(struct zr_learner *learner, size_t offset_bytes, uint32_t r
     uint64_t key = offset_bytes / 256 + 1;
     if (2 * (learner->live_count + 1) > learner->live_capacity && !zr_learner_grow_live(learner))
         return false;
-    size_t at = live_home(learner, key);
+    size_t at = zr_learner_live_home(learner, key);
     while (learner->live[at].key && learner->live[at].key != key)
         at = (at + 1) & (learner->live_capacity - 1);
     learner->live_count += learner->live[at].key == 0;
     learner->live[at] = (struct zr_learner_live_entry){key, record};
     return true;
-}
-
-bool zr_learner_is_younger(const struct zr_learner *learner, size_t offset_bytes, uint32_t record)
-{
-    uint64_t key = offset_bytes / 256 + 1;
-    size_t mask = learner->live_capacity - 1, at = live_home(learner, key);
-    while (learner->live[at].key && learner->live[at].key != key)
-        at = (at + 1) & mask;
-    return learner->live[at].key == key && learner->live[at].record >= record;
 }
 
 /* Removes a block and returns the number of its record; ZR_SEEN_LIVE: the block was not recorded. */
@@ -62,7 +48,7 @@ static uint32_t live_take(struct zr_learner *learner, size_t offset_bytes)
     uint64_t key = offset_bytes / 256 + 1;
     if (learner->live_count == 0)
         return ZR_SEEN_LIVE;
-    size_t mask = learner->live_capacity - 1, at = live_home(learner, key);
+    size_t mask = learner->live_capacity - 1, at = zr_learner_live_home(learner, key);
     while (learner->live[at].key != key) {
         if (learner->live[at].key == 0)
             return ZR_SEEN_LIVE;
@@ -71,7 +57,7 @@ static uint32_t live_take(struct zr_learner *learner, size_t offset_bytes)
     uint32_t record = learner->live[at].record;
     /* Later entries move up, so that no search stops early at the empty slot. */
     for (size_t next = (at + 1) & mask; learner->live[next].key; next = (next + 1) & mask) {
-        size_t home = live_home(learner, learner->live[next].key);
+        size_t home = zr_learner_live_home(learner, learner->live[next].key);
         if (((next - home) & mask) >= ((next - at) & mask)) {
             learner->live[at] = learner->live[next];
             at = next;

@@ -202,6 +202,11 @@ void zr_helper_forked(struct zr_learner_helper *helper);
 
 /* ---- learner_record.c ---------------------------------------------------------------------------------- */
 
+/* The entry at which a search in the table of live blocks begins. */
+static inline size_t zr_learner_live_home(const struct zr_learner *learner, uint64_t key)
+{
+    return (size_t)((key * UINT64_C(0x9e3779b97f4a7c15)) >> 20) & (learner->live_capacity - 1);
+}
 /* Doubles the table of live blocks. False: no memory; sets a ZR_ERR_HOST_MEMORY message. */
 bool zr_learner_grow_live(struct zr_learner *learner);
 /* Take and free the pages of a sequence. False: no memory; sets a message. */
@@ -217,8 +222,6 @@ static inline uint64_t zr_learner_allowed_bytes(const struct zr_learner *learner
 {
     return zr_plan_allowed_bytes(peak_reserved_bytes, learner->rules.granule_bytes, unplanned);
 }
-/* Whether a live block was allocated with this record or later. Blocks without a record are older. */
-bool zr_learner_is_younger(const struct zr_learner *learner, size_t offset_bytes, uint32_t record);
 /* The observer's callbacks; see alloc/plan/plan.h. */
 unsigned zr_learner_allocated(void *state, const struct zr_observation *what);
 void zr_learner_freed(void *state, size_t offset_bytes, size_t live_bytes);
