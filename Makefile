@@ -56,7 +56,7 @@ ALL_LDFLAGS := -pthread $(if $(SANITIZE),-fsanitize=$(SANITIZE)) $(LDFLAGS)
 packages_build := gcc libc6-dev binutils libdnnl-dev libjemalloc-dev libjansson-dev libpcre2-dev libutf8proc-dev zlib1g-dev \
 	libzstd-dev libncurses-dev liburing-dev libdw-dev
 packages_demo  := $(packages_build) bible-kjv bible-kjv-text
-packages_check := $(packages_build) g++ perl python3 python3-numpy heaptrack sqlite3 valgrind strace gdb pkg-config libopenmpi-dev openmpi-bin tmux jq rsync
+packages_check := $(packages_build) g++ perl python3 python3-numpy heaptrack sqlite3 valgrind strace gdb pkg-config libopenmpi-dev openmpi-bin iproute2 tmux jq rsync
 # Debian's Python names its suite by its version: to be asked once it is there.
 packages_long  = $(packages_check) clang chromium git openssl redis-server postgresql nodejs \
 	libpython$(shell /usr/bin/python3 -c 'import sys; print("%d.%d" % sys.version_info[:2])')-testsuite
@@ -66,7 +66,7 @@ packages_soak  = $(packages_long) python3-torch libreoffice-writer-nogui unzip m
 	zstd xz-utils bzip2 p7zip zip file cmake ninja-build sox pandoc xsltproc libxml2-utils socat sbcl \
 	swi-prolog-nox erlang-base valac busybox openssh-client bison flex nasm
 packages_bench := $(packages_build) libopenblas-pthread-dev libmimalloc-dev python3 valgrind libopenmpi-dev \
-	openmpi-bin fio
+	openmpi-bin iproute2 fio
 packages_fuzz  := $(packages_build) clang python3
 # libFuzzer's library is a package of its own where it exists: to be asked once the lists of packages are there.
 packages_libfuzzer = $(shell apt-cache --names-only search '^libclang-rt-dev$$' 2>/dev/null | cut -d' ' -f1)
