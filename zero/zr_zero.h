@@ -213,8 +213,9 @@ struct zr_offload {
     /* Excludes `delayed`; keeps the bits of a run. A thread updates a unit as soon
      * as its gradients are reduced, before the norm is known, and rolls the update back if the norm
      * requires clipping or a skip; see zr_engine_speculate(). The value is the maximum number of bytes for
-     * old values, in the arena of the state (tag offload) or, with `file`, in the file: 12 bytes per updated element for
-     * AdamW, 8 for SGD, starting at the last unit. Units beyond it wait for the norm. 0: no speculation. */
+     * old values, in the arena of the state (tag offload) or, with `file`, in the file: 12 bytes per updated
+     * element for AdamW, 8 for SGD, starting at the last unit. Units beyond it wait for the norm. 0: no
+     * speculation. */
     size_t speculative_bytes;
 };
 
