@@ -243,6 +243,10 @@ static int trains(struct rig *rig, const struct setting *setting)
                 return code;
         }
         must(zr_engine_step(engine, 1e-3f, &report) == ZR_OK);
+        const struct zr_owned *owned = &engine->units[0].owned; /* the senders have applied the momentum */
+        size_t owned_count = owned->to < ROWS * COLUMNS ? owned->to : ROWS * COLUMNS;
+        must(setting->momentum == 0 || owned->from > 0 ||
+             memcmp(owned->slots[0], w[0].mean, owned_count * sizeof(float)) == 0);
     }
     must(zr_engine_verify_replicas(engine) == ZR_OK);
     for (unsigned u = 0; u < UNITS && setting->momentum == 0 && setting->clip == 0; u++)
