@@ -1,8 +1,8 @@
 /* error_file.c: what a rank whose gradients have errors (zero/engine/errors.h) has beside the state: the
- * errors, in a file of its own in the step's folder, and in that of rank 0 the parameters, if these are no
- * rounded masters (onebit, differences). Numbers are floats in the order of the parameter list, so another
- * number of ranks can read them: rank r of M adds the errors of the former ranks r, r + M, .., and their sum
- * stays what it was. */
+ * errors and velocities, in a file of its own in the step's folder, and in that of rank 0 the
+ * parameters, if these are no rounded masters (onebit, differences), with low rank the matrices Q. Numbers
+ * are floats in the order of the parameter list, so another number of ranks can read them: rank r of M adds
+ * the errors and velocities of the former ranks r, r + M, .., and their sums stay what they were. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -10,12 +10,13 @@
 #include "zero/checkpoint/checkpoint_inside.h"
 #include "zero/engine/compression.h"
 #include "zero/engine/errors.h"
+#include "zero/engine/low_rank.h"
 #include "zero/engine/onebit.h"
 #include "zero/engine/update.h"
 
-/* Of errors and of parameters: units up to the end of their last tensor, and the padding behind it, which is
- * in the scales of its blocks and depends on the number of ranks. */
-enum { ERRORS, PARAMETERS, KINDS };
+/* Of the first kinds each rank has its own. Sections: units up to the end of their last tensor, and the
+ * padding behind it, which is in the scales of its blocks and depends on the number of ranks. */
+enum { ERRORS, VELOCITIES, OWN_KINDS, PARAMETERS = OWN_KINDS, FACTORS, KINDS };
 enum { PIECE = 16384, SECTIONS = 2 * KINDS };
 
 struct header {
@@ -55,8 +56,14 @@ static struct zr_overlap part_of(const struct zr_engine *engine, size_t unit, un
     const struct zr_layout_unit *u = &engine->layout.units[unit];
     const struct zr_layout_parameter *last =
         &engine->layout.parameters[u->first_parameter + u->parameters_count - 1];
-    size_t used = last->offset + last->elements;
-    if (zr_engine_is_frozen(engine, unit))
+    size_t used = last->offset + last->elements, factors;
+    const unsigned kind = section % KINDS;
+    zr_engine_low_rank_factors(engine, unit, &factors);
+    if (kind == FACTORS)
+        return (struct zr_overlap){0, section < KINDS ? factors : 0};
+    if (zr_engine_is_frozen(engine, unit) || (kind == VELOCITIES && !engine->compression.velocity) ||
+        (kind == PARAMETERS && !zr_engine_keeps_replicas(engine)) ||
+        (kind == ERRORS && !zr_engine_keeps_errors(engine)))
         return (struct zr_overlap){0, 0};
     return section < KINDS ? (struct zr_overlap){0, used}
                            : (struct zr_overlap){used, u->padded_elements - used};
@@ -67,9 +74,23 @@ static uint64_t count_of(const struct zr_engine *engine, uint64_t rank, unsigned
     uint64_t sum = 0;
     for (size_t u = 0; u < engine->layout.units_count; u++)
         sum += part_of(engine, u, section).count;
-    return section % KINDS == ERRORS                       ? zr_engine_keeps_errors(engine) ? sum : 0
-           : rank == 0 && zr_engine_keeps_replicas(engine) ? sum
-                                                           : 0;
+    return rank == 0 || section % KINDS < OWN_KINDS ? sum : 0;
+}
+
+/* The numbers of a unit that a section has a part of. */
+static struct zr_numbers numbers_of(const struct zr_engine *engine, size_t unit, unsigned section)
+{
+    size_t at = engine->layout.units[unit].pool_offset;
+    switch (section % KINDS) {
+    case PARAMETERS:
+        return (struct zr_numbers){engine->units[unit].whole, engine->options.precision};
+    case FACTORS:
+        return (struct zr_numbers){zr_engine_low_rank_factors(engine, unit, &at), ZR_PRECISION_FP32};
+    case VELOCITIES:
+        return (struct zr_numbers){engine->compression.velocity + at, ZR_PRECISION_FP32};
+    default:
+        return (struct zr_numbers){zr_engine_errors(engine, unit), ZR_PRECISION_FP32};
+    }
 }
 
 /* Writes numbers whose index in the file is `place`, or reads them and adds errors. */
@@ -94,7 +115,7 @@ static zr_result transfer_piece(struct error_file *io, size_t unit, struct zr_nu
 static zr_result transfer(struct error_file *io, unsigned section)
 {
     struct zr_engine *engine = io->engine;
-    bool errors = section % KINDS == ERRORS;
+    const bool adds = section % KINDS < OWN_KINDS;
     uint64_t place = 0;
     zr_result result = ZR_OK;
     if (io->header.counts[section] == 0)
@@ -104,12 +125,10 @@ static zr_result transfer(struct error_file *io, unsigned section)
     io->sum = 0;
     for (size_t u = 0; u < engine->layout.units_count; u++) {
         struct zr_overlap whole = part_of(engine, u, section);
-        struct zr_numbers all = {engine->units[u].whole, engine->options.precision};
-        if (errors)
-            all = (struct zr_numbers){zr_engine_errors(engine, u), ZR_PRECISION_FP32};
+        struct zr_numbers all = numbers_of(engine, u, section);
         for (size_t done = 0, part; done < whole.count && result == ZR_OK; done += part, place += part) {
             part = whole.count - done < PIECE ? whole.count - done : PIECE;
-            result = transfer_piece(io, u, zr_numbers_at(all, whole.offset + done), part, place, errors);
+            result = transfer_piece(io, u, zr_numbers_at(all, whole.offset + done), part, place, adds);
         }
     }
     if (!io->reads)
@@ -172,11 +191,16 @@ static zr_result open_file(struct error_file *io, const char *path, uint64_t ran
     enum zr_path_kind kind;
     zr_result result = zr_path_kind_get(path, &kind);
     if (result == ZR_OK && kind == ZR_PATH_NONE)
-        result = zr_fail(
-            ZR_ERR_FORMAT,
-            "'%s' is missing: a step after the warm-up has errors of the gradients that were sent; if "
-            "none were compressed, give --compress-warmup %" PRIu64 " or more",
-            path, io->engine->steps_done);
+        result =
+            zr_engine_sends_by(io->engine, ZR_METHOD_LARGEST)
+                ? zr_fail(ZR_ERR_FORMAT,
+                          "'%s' is missing: a step has errors of the gradients that were sent; if none were "
+                          "compressed, leave --compress out, or give a method with a warm-up",
+                          path)
+                : zr_fail(ZR_ERR_FORMAT,
+                          "'%s' is missing: a step after the warm-up has errors of the gradients that were "
+                          "sent; if none were compressed, give --compress-warmup %" PRIu64 " or more",
+                          path, io->engine->steps_done);
     if (result == ZR_OK)
         result = zr_file_open_regular(&io->file, path);
     if (result == ZR_OK)
@@ -226,7 +250,7 @@ zr_result zr_errors_load(zr_engine *engine, const char *folder, uint64_t state_c
             result = open_file(&io, path, rank, state_checksum);
         world = io.header.world;
         for (unsigned s = 0; s < SECTIONS && result == ZR_OK; s++)
-            if ((s % KINDS == PARAMETERS || rank % engine->world == engine->rank) &&
+            if ((s % KINDS >= OWN_KINDS || rank % engine->world == engine->rank) &&
                 (s < KINDS || world == engine->world))
                 result = transfer(&io, s);
         zr_file_close(&io.file);

@@ -1,20 +1,9 @@
 /* onebit.c: see onebit.h. */
 #include "zero/engine/onebit.h"
 
-#include "zero/engine/errors.h"
 #include "zero/engine/update.h"
 
 enum { VARIANCE = 1 }; /* slot of AdamW */
-
-bool zr_engine_is_onebit(const struct zr_engine *engine)
-{
-    return zr_engine_sends_by(engine, ZR_METHOD_ONEBIT);
-}
-
-bool zr_engine_sends_signs(const struct zr_engine *engine)
-{
-    return zr_engine_is_onebit(engine) && zr_engine_feeds_errors(engine);
-}
 
 static double mean(const float *x, size_t n)
 {

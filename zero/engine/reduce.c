@@ -14,6 +14,7 @@
 #include "zero/engine/actions.h"
 #include "zero/engine/compression.h"
 #include "zero/engine/gradients.h"
+#include "zero/engine/low_rank.h"
 #include "zero/engine/offload.h"
 
 /* ---- Addresses ----------------------------------------------------------------------------------------- */
@@ -320,13 +321,16 @@ static zr_result reduce_to_sum(struct zr_engine *engine, size_t unit)
 static zr_result gather_sums(struct zr_engine *engine, size_t unit)
 {
     struct zr_unit_state *state = &engine->units[unit];
-    return zr_comm_all_gather(
-        engine->options.comm,
-        &(struct zr_all_gather){.source = state->reduced.at,
-                                .destination = state->written,
-                                .shard_bytes = engine->layout.units[unit].shard_elements * sizeof(float),
-                                .label = ZR_ENGINE_LABEL(unit, ZR_LABEL_GRADIENTS)},
-        &state->reduce_ticket);
+    zr_result result = zr_engine_low_rank_end(engine, unit); /* it writes the sums when it ends */
+    return result != ZR_OK ? result
+                           : zr_comm_all_gather(
+                                 engine->options.comm,
+                                 &(struct zr_all_gather){
+                                     .source = state->reduced.at,
+                                     .destination = state->written,
+                                     .shard_bytes = engine->layout.units[unit].shard_elements * sizeof(float),
+                                     .label = ZR_ENGINE_LABEL(unit, ZR_LABEL_GRADIENTS)},
+                                 &state->reduce_ticket);
 }
 
 /* Adds gradients of which each tensor rank has a partial sum. */
