@@ -153,8 +153,10 @@ zr_result zr_engine_compression_open(struct zr_engine *engine)
     if (result != ZR_OK)
         return result;
     memset(state->units, 0, count * sizeof *state->units);
-    for (size_t u = 0; u < count; u++)
+    for (size_t u = 0; u < count; u++) {
         state->units[u].engine = engine;
+        state->units[u].nonfinite = SIZE_MAX;
+    }
     result = open_nodes(engine);
     if (result == ZR_OK)
         result = zr_engine_onebit_open(engine);
@@ -296,6 +298,7 @@ static void divide(struct zr_engine *engine, struct zr_unit_compression *unit)
 {
     unit->hop = (struct zr_comm_after){hop, unit};
     unit->second = unit->sum;
+    unit->second.nonfinite = NULL;
     unit->second.from = (struct zr_numbers){engine->compression.sums, ZR_PRECISION_FP32};
     unit->sum.pieces = nodes(engine);
     unit->sum.shard_elements *= nodes(engine);
@@ -314,12 +317,15 @@ zr_result zr_engine_sum_shards(struct zr_engine *engine, size_t unit, const stru
     if (!state->packs_gradients || (zr_engine_is_onebit(engine) && !signs))
         return zr_comm_reduce_scatter(engine->options.comm, sum, &state->reduce_ticket);
     struct zr_unit_compression *own = &engine->compression.units[unit];
+    if (state->accumulated == 0)
+        own->nonfinite = SIZE_MAX;
     own->sum =
         (struct zr_compressed){.packing = engine->options.compression.kinds[ZR_COMPRESSED_GRADIENTS].packing,
                                .shard_elements = sum->shard_elements,
                                .from = {(void *)(uintptr_t)sum->source, precision},
                                .to = {sum->destination, sum->wide ? ZR_PRECISION_FP32 : precision},
                                .error = signs ? zr_engine_errors(engine, unit) : NULL,
+                               .nonfinite = &own->nonfinite,
                                .scale = sum->scale,
                                .accumulate = sum->accumulate,
                                .label = sum->label,
@@ -328,6 +334,11 @@ zr_result zr_engine_sum_shards(struct zr_engine *engine, size_t unit, const stru
         divide(engine, own);
     return zr_compressed_sum(hops(engine) ? &engine->compression.within : &engine->compression.all, &own->sum,
                              &state->reduce_ticket);
+}
+
+size_t zr_engine_packed_nonfinite(const struct zr_engine *engine, size_t unit)
+{
+    return engine->units[unit].packs_gradients ? engine->compression.units[unit].nonfinite : SIZE_MAX;
 }
 
 zr_result zr_engine_await_sum(struct zr_engine *engine, size_t unit)

@@ -24,6 +24,7 @@ struct zr_unit_compression {
     const char *whole;         /* gathered block of `keep` */
     void *secondary;           /* this rank's part of the node's copy; NULL: none */
     size_t secondary_bytes;
+    size_t nonfinite;   /* first infinity or NaN of this rank's gradients in this step; SIZE_MAX: none */
     bool has_secondary; /* a gather since the last update has written it, or will */
 };
 
@@ -46,6 +47,8 @@ zr_result zr_engine_gather_shards(struct zr_engine *engine, size_t unit, const s
 /* Adds the signs of what the owners have changed to a unit's parameters on all ranks, see onebit.h. */
 zr_result zr_engine_send_difference(struct zr_engine *engine, size_t unit);
 zr_result zr_engine_sum_shards(struct zr_engine *engine, size_t unit, const struct zr_reduce_scatter *sum);
+/* The first element of this rank's gradients that is not finite, and made a packed sum so; SIZE_MAX: none. */
+size_t zr_engine_packed_nonfinite(const struct zr_engine *engine, size_t unit);
 /* Wait for these operations. */
 zr_result zr_engine_await_shards(struct zr_engine *engine, size_t unit);
 zr_result zr_engine_await_sum(struct zr_engine *engine, size_t unit);

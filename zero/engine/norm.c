@@ -1,6 +1,7 @@
 /* norm.c: the gradients of a step are complete: their norm and clipping, and the report of a gradient that is
  * not finite. In fp16 a step whose gradients overflowed is skipped. */
 #include "zero/engine/actions.h"
+#include "zero/engine/compression.h"
 #include "zero/engine/gradients.h"
 
 #include <inttypes.h>
@@ -41,10 +42,19 @@ static zr_comm *stages_of_norm(const struct zr_engine *engine)
     return engine->options.own_norm ? engine->options.sharing : engine->options.pipeline;
 }
 
-/* Location of a gradient that is not finite; unit UINT64_MAX: none. */
+/* Location of a gradient that is not finite; unit UINT64_MAX: none. A packed sum has a NaN for each number of
+ * a scale, and its senders have seen the one that made it so. */
 struct bad_gradient {
-    uint64_t unit, element;
+    uint64_t unit, element, seen_by_sender;
 };
+
+/* Whether `a` is before `b`, in the order of backward. */
+static bool is_before(const struct bad_gradient *a, const struct bad_gradient *b)
+{
+    if (a->unit == UINT64_MAX || b->unit == UINT64_MAX || a->unit != b->unit)
+        return a->unit != UINT64_MAX && (b->unit == UINT64_MAX || a->unit > b->unit);
+    return a->seen_by_sender > b->seen_by_sender || (b->seen_by_sender && a->element < b->element);
+}
 
 /* The first location, in the order of backward, over the ranks of a communicator. */
 static zr_result first_of_ranks(zr_comm *comm, struct bad_gradient *bad)
@@ -53,7 +63,7 @@ static zr_result first_of_ranks(zr_comm *comm, struct bad_gradient *bad)
     zr_result result = zr_comm_host_all_gather(comm, &mine, sizeof mine, all);
     unsigned first = 0;
     for (unsigned r = 1; r < zr_comm_world(comm) && result == ZR_OK; r++)
-        if (all[r].unit != UINT64_MAX && (all[first].unit == UINT64_MAX || all[r].unit > all[first].unit))
+        if (is_before(&all[r], &all[first]))
             first = r;
     *bad = result == ZR_OK ? all[first] : mine;
     return result;
@@ -62,13 +72,17 @@ static zr_result first_of_ranks(zr_comm *comm, struct bad_gradient *bad)
 static zr_result find_bad_gradient(struct zr_engine *engine, struct bad_gradient *mine)
 {
     zr_result result = ZR_OK;
-    *mine = (struct bad_gradient){UINT64_MAX, 0};
+    *mine = (struct bad_gradient){UINT64_MAX, 0, false};
     /* Backward runs from the last unit to the first. */
     for (size_t u = engine->layout.units_count; u-- > 0;) {
-        size_t shard = engine->layout.units[u].shard_elements;
-        size_t at = shard;
+        size_t shard = engine->layout.units[u].shard_elements, at = shard,
+               sent = zr_engine_packed_nonfinite(engine, u);
         if (engine->units[u].steps == 0)
             continue;
+        if (sent < SIZE_MAX) {
+            *mine = (struct bad_gradient){u, sent, true};
+            break;
+        }
         result = zr_gradient_do(engine->units[u].place->fetch, engine, u);
         if (result == ZR_OK)
             result = zr_engine_find_nonfinite(engine, zr_engine_unit_compute(engine, u), shard,
@@ -76,7 +90,7 @@ static zr_result find_bad_gradient(struct zr_engine *engine, struct bad_gradient
         if (result != ZR_OK)
             return result;
         if (at < shard) {
-            *mine = (struct bad_gradient){u, engine->rank * shard + at};
+            *mine = (struct bad_gradient){u, engine->rank * shard + at, false};
             break;
         }
     }
