@@ -78,11 +78,17 @@ for precision in ("fp32", "bf16"):
     same(train(resume=last, **flags).losses, run.losses[5:], "a resumed run has the losses of one without an interruption")
     other = train(**{**flags, "ranks": 3}, resume=last)
     ok(other.code == 0, "another number of ranks resumes it") or note(other.err)
-with open(os.path.join(last, "errors.00001"), "r+b") as out:
-    out.seek(200)
-    out.write(b"damaged")
-run = train(resume=last, **flags)
-ok(run.code != 0 and "are damaged" in run.err, "damaged errors are refused") or note(run.err)
+for at, bits, what in ((24, 8, "or damaged"), (200, 255, "are damaged")):
+    with open(os.path.join(last, "errors.00001"), "r+b") as file:
+        file.seek(at)
+        before = file.read(1)
+        file.seek(at)
+        file.write(bytes([before[0] ^ bits]))
+        file.flush()
+        run = train(resume=last, **flags)
+        file.seek(at)
+        file.write(before)
+    ok(run.code != 0 and what in run.err, f"damaged errors are refused: byte {at}") or note(run.err)
 
 with open(path("rare"), "wb") as out:  # the second shard of the embedding has no gradients in the warm-up
     common = b"a common text. " * 400

@@ -3,6 +3,7 @@
  * rounded masters. Numbers are floats in the order of the parameter list, so another number of ranks can read
  * them: rank r of M adds the errors of the former ranks r, r + M, .., and their sum stays what it was. */
 #include <inttypes.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -21,8 +22,14 @@ struct header {
     uint64_t state_checksum;   /* of the state in the same folder */
     uint64_t counts[SECTIONS]; /* numbers of each section: tensors, then padding */
     uint64_t checksums[SECTIONS];
+    uint64_t checksum; /* of all of the above */
 };
 static const char magic[8] = "zr-signs";
+
+static uint64_t checksum_of(const struct header *header)
+{
+    return zr_state_checksum(0, header, offsetof(struct header, checksum) / sizeof(uint32_t));
+}
 
 struct signs {
     zr_engine *engine;
@@ -143,6 +150,7 @@ zr_result zr_onebit_save(zr_engine *engine, const char *folder, uint64_t state_c
         signs.header.counts[s] = count_of(engine, engine->rank, s);
     for (unsigned s = 0; s < SECTIONS && result == ZR_OK; s++)
         result = transfer(&signs, s);
+    signs.header.checksum = checksum_of(&signs.header);
     if (result == ZR_OK)
         result = zr_file_write_at(&signs.file, 0, &signs.header, sizeof signs.header);
     if (result == ZR_OK)
@@ -170,8 +178,9 @@ static zr_result open_file(struct signs *signs, const char *path, uint64_t rank,
         result = zr_file_read_at(&signs->file, 0, h, sizeof *h);
     if (result != ZR_OK)
         return result;
-    bool right = memcmp(h->magic, magic, sizeof magic) == 0 && h->rank == rank && h->world > rank &&
-                 h->world <= ZR_MAX_WORLD && h->state_checksum == state_checksum;
+    bool right = memcmp(h->magic, magic, sizeof magic) == 0 && h->checksum == checksum_of(h) &&
+                 h->rank == rank && h->world > rank && h->world <= ZR_MAX_WORLD &&
+                 h->state_checksum == state_checksum;
     for (unsigned s = 0; s < SECTIONS; s++)
         right = right && ((s >= KINDS && h->world != signs->engine->world) ||
                           h->counts[s] == count_of(signs->engine, rank, s));

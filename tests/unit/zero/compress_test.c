@@ -2,10 +2,13 @@
  * their bytes by formula; and an engine that sends packed numbers: its parameters are the packed masters of
  * all ranks, whatever the stage, and its gradients are packed sums in rank order. */
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "tests/support/tap.h"
 #include "tests/support/zero/engine_rig.h"
+#include "zero/checkpoint/checkpoint_inside.h"
 #include "zero/compress/compressor.h"
 #include "zero/engine/onebit.h"
 
@@ -17,6 +20,8 @@ struct setting {
     enum zr_precision precision;
     enum zr_packing packing;
     int (*body)(struct rig *rig, const struct setting *setting);
+    const char *folder; /* of errors */
+    unsigned former;    /* ranks whose errors are in the folder; 0: those of this run are saved */
 };
 
 static const struct zr_kernels *kernels;
@@ -224,6 +229,30 @@ static void name_units(void)
     }
 }
 
+static const float rate = 1e-2f, beta1 = 0.9f, beta2 = 0.99f, epsilon = 1e-6f;
+enum { ONEBIT_STEPS = 10, ONEBIT_WARMUP = 3, ONEBIT_UNIT = 1, ONEBIT_MAX = 2048 };
+
+static zr_result create_engine(struct rig *rig, const struct setting *setting)
+{
+    return zr_engine_create(&rig->engine,
+                            &(struct zr_engine_options){
+                                .struct_bytes = sizeof(struct zr_engine_options),
+                                .arena = rig->arena,
+                                .host_arena = rig->arena,
+                                .kernels = kernels,
+                                .context = &rig->context,
+                                .comm = rig->comm,
+                                .list = {parameters, UNITS, units, UNITS, 0},
+                                .stage = setting->stage,
+                                .precision = setting->precision,
+                                .seed = 3,
+                                .optimizer = {.beta1 = beta1, .beta2 = beta2, .epsilon = epsilon},
+                                .compression = {.kinds = {{true, setting->packing}, {true, setting->packing}},
+                                                .node_ranks = setting->node_ranks,
+                                                .secondary_shards = setting->node_ranks > 0,
+                                                .warmup_steps = ONEBIT_WARMUP}});
+}
+
 static unsigned sharded; /* gathers within a node */
 
 /* The gathered unit is the packed rounded masters of all ranks. */
@@ -322,27 +351,33 @@ static int publishes(struct rig *rig, const struct setting *setting, struct buff
     return parameters_are_packed_masters(rig, setting, 0, b);
 }
 
+/* A NaN makes a scale NaN; the message has the number of the rank that sent it. */
+static int finds_the_sender_s_nan(struct rig *rig)
+{
+    struct zr_step_report report;
+    for (unsigned u = 0; u < UNITS; u++) {
+        float *base;
+        bool accumulate;
+        size_t each = zr_precision_bytes(rig->context.precision);
+        if (!units[u].gradient_uses)
+            continue;
+        must(zr_engine_gradients(rig->engine, u, (void **)&base, &accumulate) == ZR_OK);
+        memset(base, 0, zr_parameter_elements(&parameters[u]) * each);
+        if (u == 3 && zr_comm_rank(rig->comm) == 1)
+            memset((char *)base + 700 * each, 0xff, each);
+        must(zr_engine_reduce(rig->engine, u) == ZR_OK);
+    }
+    must(zr_engine_step(rig->engine, rate, &report) == ZR_ERR_CORRUPT);
+    must(strstr(zr_last_error(), "gradient of p3 is not finite (element 700)"));
+    return 0;
+}
+
 static int trains(struct rig *rig, const struct setting *setting)
 {
     struct buffers b;
     struct zr_step_report report;
-    struct zr_engine_options options = {
-        .struct_bytes = sizeof options,
-        .arena = rig->arena,
-        .host_arena = rig->arena,
-        .kernels = kernels,
-        .context = &rig->context,
-        .comm = rig->comm,
-        .list = {parameters, UNITS, units, UNITS, 0},
-        .stage = setting->stage,
-        .precision = setting->precision,
-        .seed = 3,
-        .optimizer = {.beta1 = 0.9f, .beta2 = 0.99f, .epsilon = 1e-6f},
-        .compression = {.kinds = {{true, setting->packing}, {true, setting->packing}},
-                        .node_ranks = setting->node_ranks,
-                        .secondary_shards = setting->node_ranks > 0}};
     must(take_buffers(rig, &b) == ZR_OK);
-    must(zr_engine_create(&rig->engine, &options) == ZR_OK);
+    must(create_engine(rig, setting) == ZR_OK);
     for (unsigned step = 0; step < STEPS; step++) {
         for (unsigned u = 0; u < UNITS; u++) {
             int code = units[u].gradient_uses ? parameters_are_packed_masters(rig, setting, u, &b) : 0;
@@ -357,13 +392,10 @@ static int trains(struct rig *rig, const struct setting *setting)
     int code = publishes(rig, setting, &b);
     must(!setting->node_ranks || sharded > 0);
     give_back(rig, &b);
-    return code;
+    return code ? code : finds_the_sender_s_nan(rig);
 }
 
 /* ---- One bit ------------------------------------------------------------------------------------------- */
-
-enum { ONEBIT_STEPS = 10, ONEBIT_WARMUP = 3, ONEBIT_UNIT = 1, ONEBIT_MAX = 2048 };
-static const float rate = 1e-2f, beta1 = 0.9f, beta2 = 0.99f, epsilon = 1e-6f;
 
 /* One unit of all ranks, in one process. */
 struct simulated {
@@ -461,21 +493,7 @@ static int onebit_trains(struct rig *rig, const struct setting *setting)
     struct simulated *all;
     struct zr_step_report report;
     unsigned rank = zr_comm_rank(rig->comm);
-    struct zr_engine_options options = {
-        .struct_bytes = sizeof options,
-        .arena = rig->arena,
-        .host_arena = rig->arena,
-        .kernels = kernels,
-        .context = &rig->context,
-        .comm = rig->comm,
-        .list = {parameters, UNITS, units, UNITS, 0},
-        .stage = 1,
-        .precision = setting->precision,
-        .seed = 3,
-        .optimizer = {.beta1 = beta1, .beta2 = beta2, .epsilon = epsilon},
-        .compression = {{{true, ZR_PACKING_ONEBIT}, {true, ZR_PACKING_ONEBIT}},
-                        .warmup_steps = ONEBIT_WARMUP}};
-    must(zr_engine_create(&rig->engine, &options) == ZR_OK);
+    must(create_engine(rig, setting) == ZR_OK);
     struct zr_engine *engine = rig->engine;
     size_t shard = engine->layout.units[ONEBIT_UNIT].shard_elements, padded = shard * setting->world,
            n = zr_parameter_elements(&parameters[ONEBIT_UNIT]), each = zr_precision_bytes(setting->precision);
@@ -512,6 +530,26 @@ static int onebit_trains(struct rig *rig, const struct setting *setting)
     must(zr_engine_verify_replicas(engine) == ZR_OK);
     zr_arena_free(rig->arena, all);
     return 0;
+}
+
+/* Errors of another number of ranks: rank r adds those of the ranks r, r + world .. */
+static int errors_move(struct rig *rig, const struct setting *setting)
+{
+    unsigned rank = zr_comm_rank(rig->comm), former = setting->former;
+    must(create_engine(rig, setting) == ZR_OK);
+    rig->engine->steps_done = ONEBIT_WARMUP + 1;
+    must(former == 0 || zr_onebit_load(rig->engine, setting->folder, 7) == ZR_OK);
+    for (unsigned u = 0; u < UNITS; u++) {
+        float *errors = zr_engine_errors(rig->engine, u);
+        for (size_t i = 0; units[u].gradient_uses && i < zr_parameter_elements(&parameters[u]); i++) {
+            float sum = 0;
+            for (unsigned r = rank; r < (former ? former : rank + 1); r += setting->world)
+                sum += value_of(r, i, u);
+            must(former == 0 || errors[i] == sum);
+            errors[i] = sum;
+        }
+    }
+    return former == 0 && zr_onebit_save(rig->engine, setting->folder, 7) != ZR_OK ? 50 : 0;
 }
 
 /* ---- All of it ----------------------------------------------------------------------------------------- */
@@ -572,8 +610,23 @@ int main(void)
                              .packing = ZR_PACKING_INT4,
                              .body = trains},
             "two nodes");
+    for (unsigned former = 2; former <= 4; former += 2) {
+        char folder[] = "/tmp/zr-compress-XXXXXX", path[64];
+        struct setting setting = {former, .stage = 1, .packing = ZR_PACKING_ONEBIT, .body = errors_move};
+        setting.folder = mkdtemp(folder);
+        run(setting, "errors are saved");
+        setting.world = 3;
+        setting.former = former;
+        run(setting, former == 2 ? "the sum of two ranks' errors is kept" : "of four");
+        for (unsigned r = 0; r < former; r++) {
+            snprintf(path, sizeof path, "%s/errors.%05u", folder, r);
+            unlink(path);
+        }
+        rmdir(folder);
+    }
     for (unsigned i = 0; i < 4; i++)
         run((struct setting){.world = 2 + i / 2,
+                             .stage = 1,
                              .precision = (enum zr_precision)(i % 2),
                              .packing = ZR_PACKING_ONEBIT,
                              .body = onebit_trains},
