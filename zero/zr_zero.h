@@ -228,20 +228,33 @@ struct zr_offload {
  * Secondary shards (stage 3): each node keeps the parameters of sharded units once more, divided among its
  * ranks. The first gather of a unit after an update goes to all ranks, later ones stay within the node.
  *
- * Both as ZR_PACKING_ONEBIT are 1-bit AdamW with sharded state: after warmup_steps steps of AdamW the
- * variance stays as it is, gradients are sent as signs with what earlier signs did not say, and updates as
- * signs of the difference of masters and parameters. Requires stage 1, AdamW without average, fp32 or bf16,
- * no offload and whole models. The variance is settled after 1 / (1 - beta2) steps. */
+ * The other methods of gradients send an approximation of gradient + error, and keep the difference as the
+ * error of the next gradient, 4 bytes per element on every rank. They require fp32 or bf16, no offload and
+ * whole models.
+ *
+ * Onebit is 1-bit AdamW with sharded state: after warmup_steps steps of AdamW the variance stays as it is,
+ * gradients are sent as signs, and updates as signs of the difference of masters and parameters. Requires
+ * stage 1, AdamW without average, and parameters that are not packed. The variance is settled after
+ * 1 / (1 - beta2) steps. */
 enum zr_compressed_kind { ZR_COMPRESSED_PARAMETERS, ZR_COMPRESSED_GRADIENTS, ZR_COMPRESSED_KINDS };
+enum zr_compression_method {
+    ZR_METHOD_PACKED = 0, /* `packing`, not ZR_PACKING_ONEBIT */
+    ZR_METHOD_ONEBIT,
+    ZR_METHOD_LOW_RANK, /* `parameter`: rank of the matrices that are sent, at least 1 */
+    ZR_METHOD_LARGEST,  /* `parameter`: share of the elements that are sent, above 0, below 1 */
+    ZR_METHODS_COUNT
+};
 struct zr_compression {
     struct {
         bool on;
         enum zr_packing packing;
+        enum zr_compression_method method; /* parameters: ZR_METHOD_PACKED */
+        float parameter;                   /* of the method */
     } kinds[ZR_COMPRESSED_KINDS];
     unsigned
         node_ranks; /* consecutive ranks of `comm` that form a node; 0: all, and no node is inside of it */
     bool secondary_shards;
-    uint64_t warmup_steps; /* of ZR_PACKING_ONEBIT */
+    uint64_t warmup_steps; /* of gradients; not with ZR_METHOD_PACKED */
 };
 
 struct zr_engine_options {
@@ -284,8 +297,9 @@ struct zr_engine_options {
     bool own_norm;
     struct zr_compression compression;
     /* Measure zr_engine_get_gradient_squares() in each step. Not with offload.delayed, nor with tensors whose
-     * gradients are summed over tensor ranks (zr_tensor_part.sum_gradient), nor with ZR_PACKING_ONEBIT, whose
-     * steps have errors of earlier ones. Ranks of `pipeline` wait for one another, with own_norm, too. */
+     * gradients are summed over tensor ranks (zr_tensor_part.sum_gradient), nor with methods that keep
+     * errors, whose steps have errors of earlier ones. Ranks of `pipeline` wait for one another, with
+     * own_norm, too. */
     bool measures_squares;
 };
 

@@ -97,7 +97,7 @@ train(**{**SHAPE, **ONEBIT, "steps": 30, "seed": 5}, arch="llama", data=path("ra
 tensors = read_safetensors(os.path.join(path("seen"), "step-00000030", "state.safetensors"))[0]
 least, most = [limit(array.array("f", tensors[name][2])[128 * SHAPE["hidden"]:]) for limit, name in ((min, "optimizer.variance.model.embed_tokens.weight"), (max, "model.embed_tokens.weight"))]
 ok(least > 0 and most < 10, f"tokens that the warm-up has not seen have values up to {most:.2f}, and a variance of at least {least:.1e}")
-for reason, more in {"the signs that were sent; if none were": dict(resume=os.path.join(path("saved"), "step-00000004")), "resume with --compress-warmup 2": dict(resume=last, compress_warmup=3)}.items():
+for reason, more in {"the gradients that were sent; if none were": dict(resume=os.path.join(path("saved"), "step-00000004")), "resume with --compress-warmup 2": dict(resume=last, compress_warmup=3)}.items():
     run = train(**{**flags, **more})
     ok(run.code != 0 and reason in run.err, f"refused: {run.err.strip()[:300]}")
 for words, more in {"signs": ONEBIT, "versions of parameters": dict(ranks=4, stage=1, pp=2, schedule="2bw", accumulate=2)}.items():
@@ -117,7 +117,7 @@ for reason, flags in {"not KIND:METHOD": dict(compress="weights:int8", stage=1),
                       "requires several data ranks": dict(ranks=1, stage=1), "requires --stage 1, 2 or 3": dict(stage=0),
                       "--node-size must divide": dict(stage=1, node_size=3), "requires --stage 3 and --node-size": dict(stage=2, compress="hpz"),
                       "--node-size requires --compress": dict(compress=None, node_size=2),
-                      "requires --stage 1": {**ONEBIT, "stage": 2}, "square of a sum of signs": {**ONEBIT, "noise_scale": 0.9}, "ends before the variance is settled": {**ONEBIT, "compress_warmup": 1},
+                      "requires --stage 1": {**ONEBIT, "stage": 2}, "errors of earlier gradients": {**ONEBIT, "noise_scale": 0.9}, "ends before the variance is settled": {**ONEBIT, "compress_warmup": 1},
                       "a loss scale would change": {**ONEBIT, "precision": "fp16"}, "requires --optimizer adamw": {**ONEBIT, "optimizer": "sgd", "beta2": None},
                       "cannot be used with --prove": dict(prove=True, stage=1), "cannot be packed": dict(backend="cuda", stage=1)}.items():
     run = train(**{"ranks": 2, "compress": "gradients:int8", **SHAPE, **flags})

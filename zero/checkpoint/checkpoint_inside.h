@@ -53,13 +53,13 @@ struct zr_whole {
 zr_result zr_whole_open(struct zr_whole *out, zr_engine *engine, const struct zr_shape *shape, zr_comm *comm);
 void zr_whole_close(struct zr_whole *whole);
 
-/* ---- Errors of signs (onebit_file.c) ------------------------------------------------------------------- */
+/* ---- Errors of gradients (error_file.c) ---------------------------------------------------------------- */
 
 /* Write / read this rank's file in a step's folder, beside the state with this checksum; nothing if the
- * engine has not sent signs. Reading follows zr_state_read() on an engine whose errors are zeros. The engine
+ * engine has no errors yet. Reading follows zr_state_read() on an engine whose errors are zeros. The engine
  * has no operation under way. */
-zr_result zr_onebit_save(zr_engine *engine, const char *folder, uint64_t state_checksum);
-zr_result zr_onebit_load(zr_engine *engine, const char *folder, uint64_t state_checksum);
+zr_result zr_errors_save(zr_engine *engine, const char *folder, uint64_t state_checksum);
+zr_result zr_errors_load(zr_engine *engine, const char *folder, uint64_t state_checksum);
 
 /* ---- An exported folder of transformers (model_folder.c) ------------------------------------------------
  */

@@ -497,7 +497,7 @@ static zr_result read_state(const struct load *load)
     zr_whole_close(&whole);
     if (!result)
         result = zr_comm_all_status(checkpoint->comm,
-                                    zr_onebit_load(checkpoint->engine, load->folder, load->state_checksum));
+                                    zr_errors_load(checkpoint->engine, load->folder, load->state_checksum));
     return result;
 }
 

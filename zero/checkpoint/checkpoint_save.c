@@ -311,7 +311,7 @@ zr_result zr_checkpoint_save(const struct zr_checkpoint *checkpoint, uint64_t st
                                 &save.state_checksum);
     if (!result)
         result = zr_comm_all_status(checkpoint->comm,
-                                    zr_onebit_save(checkpoint->engine, save.partial, save.state_checksum));
+                                    zr_errors_save(checkpoint->engine, save.partial, save.state_checksum));
     if (!result) {
         if (first)
             result = make_visible(&save);

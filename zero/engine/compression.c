@@ -5,6 +5,7 @@
 
 #include "zero/comm/calls.h"
 #include "zero/comm/mesh.h"
+#include "zero/engine/errors.h"
 #include "zero/engine/onebit.h"
 
 /* ---- What is packed ------------------------------------------------------------------------------------ */
@@ -12,6 +13,12 @@
 bool zr_engine_packs_kind(const struct zr_engine *engine, enum zr_compressed_kind kind)
 {
     return engine->world > 1 && engine->options.compression.kinds[kind].on;
+}
+
+/* The packing of gradients, and of onebit's differences of parameters. */
+static enum zr_packing packing_of(const struct zr_engine *engine, enum zr_compressed_kind kind)
+{
+    return zr_engine_is_onebit(engine) ? ZR_PACKING_ONEBIT : engine->options.compression.kinds[kind].packing;
 }
 
 bool zr_engine_packs(const struct zr_engine *engine)
@@ -22,7 +29,8 @@ bool zr_engine_packs(const struct zr_engine *engine)
 
 bool zr_engine_keeps_exact_masters(const struct zr_engine *engine)
 {
-    return zr_engine_is_low_precision(engine) || zr_engine_packs_kind(engine, ZR_COMPRESSED_PARAMETERS);
+    return zr_engine_is_low_precision(engine) || zr_engine_packs_kind(engine, ZR_COMPRESSED_PARAMETERS) ||
+           zr_engine_is_onebit(engine);
 }
 
 static unsigned node_ranks(const struct zr_engine *engine)
@@ -39,8 +47,7 @@ static unsigned nodes(const struct zr_engine *engine)
 /* Whether gradients travel within a node first. */
 static bool hops(const struct zr_engine *engine)
 {
-    return zr_engine_packs_kind(engine, ZR_COMPRESSED_GRADIENTS) && !zr_engine_is_onebit(engine) &&
-           nodes(engine) > 1 && node_ranks(engine) > 1;
+    return zr_engine_sends_by(engine, ZR_METHOD_PACKED) && nodes(engine) > 1 && node_ranks(engine) > 1;
 }
 
 /* ---- Open and close ------------------------------------------------------------------------------------ */
@@ -95,10 +102,9 @@ static zr_result open_compressor(struct zr_engine *engine, struct zr_compressor 
 /* Staging blocks of the size of the largest operation. */
 static zr_result open_compressors(struct zr_engine *engine)
 {
-    const struct zr_compression *how = &engine->options.compression;
     struct zr_compression_state *state = &engine->compression;
-    enum zr_packing parameters = how->kinds[ZR_COMPRESSED_PARAMETERS].packing,
-                    gradients = how->kinds[ZR_COMPRESSED_GRADIENTS].packing;
+    enum zr_packing parameters = packing_of(engine, ZR_COMPRESSED_PARAMETERS),
+                    gradients = packing_of(engine, ZR_COMPRESSED_GRADIENTS);
     size_t all = 0, within = 0, between = 0, sums = 0;
     for (size_t u = 0; u < engine->layout.units_count; u++) {
         size_t shard = engine->layout.units[u].shard_elements;
@@ -159,7 +165,7 @@ zr_result zr_engine_compression_open(struct zr_engine *engine)
     }
     result = open_nodes(engine);
     if (result == ZR_OK)
-        result = zr_engine_onebit_open(engine);
+        result = zr_engine_errors_open(engine);
     if (result == ZR_OK)
         result = open_compressors(engine);
     return result == ZR_OK ? open_secondary(engine) : result;
@@ -170,7 +176,7 @@ void zr_engine_compression_close(struct zr_engine *engine)
     struct zr_compression_state *state = &engine->compression;
     zr_drop(engine->options.arena, &state->secondary);
     zr_drop(engine->options.arena, &state->sums);
-    zr_engine_onebit_close(engine);
+    zr_engine_errors_close(engine);
     zr_compressor_fini(&state->between);
     zr_compressor_fini(&state->within);
     zr_compressor_fini(&state->all);
@@ -211,16 +217,15 @@ zr_result zr_engine_gather_shards(struct zr_engine *engine, size_t unit, const s
     zr_result result = zr_comm_wait(engine->options.comm, state->parameter_ticket); /* it uses own->gather */
     if (result != ZR_OK)
         return result;
-    own->gather =
-        (struct zr_compressed){.packing = engine->options.compression.kinds[ZR_COMPRESSED_PARAMETERS].packing,
-                               .shard_elements = engine->layout.units[unit].shard_elements,
-                               .from = {(void *)(uintptr_t)gather->source, precision},
-                               .to = {gather->destination, precision},
-                               .scale = 1,
-                               .label = gather->label,
-                               .host_bytes = gather->host_bytes,
-                               .first = gather->before,
-                               .last = plain.after};
+    own->gather = (struct zr_compressed){.packing = packing_of(engine, ZR_COMPRESSED_PARAMETERS),
+                                         .shard_elements = engine->layout.units[unit].shard_elements,
+                                         .from = {(void *)(uintptr_t)gather->source, precision},
+                                         .to = {gather->destination, precision},
+                                         .scale = 1,
+                                         .label = gather->label,
+                                         .host_bytes = gather->host_bytes,
+                                         .first = gather->before,
+                                         .last = plain.after};
     return zr_compressed_gather(&engine->compression.all, &own->gather, &state->parameter_ticket);
 }
 
@@ -313,23 +318,22 @@ zr_result zr_engine_sum_shards(struct zr_engine *engine, size_t unit, const stru
 {
     enum zr_precision precision = engine->options.precision;
     struct zr_unit_state *state = &engine->units[unit];
-    const bool signs = zr_engine_sends_signs(engine);
-    if (!state->packs_gradients || (zr_engine_is_onebit(engine) && !signs))
+    const bool feeds = zr_engine_feeds_errors(engine);
+    if (!state->packs_gradients || (zr_engine_keeps_errors(engine) && !feeds))
         return zr_comm_reduce_scatter(engine->options.comm, sum, &state->reduce_ticket);
     struct zr_unit_compression *own = &engine->compression.units[unit];
     if (state->accumulated == 0)
         own->nonfinite = SIZE_MAX;
-    own->sum =
-        (struct zr_compressed){.packing = engine->options.compression.kinds[ZR_COMPRESSED_GRADIENTS].packing,
-                               .shard_elements = sum->shard_elements,
-                               .from = {(void *)(uintptr_t)sum->source, precision},
-                               .to = {sum->destination, sum->wide ? ZR_PRECISION_FP32 : precision},
-                               .error = signs ? zr_engine_errors(engine, unit) : NULL,
-                               .nonfinite = &own->nonfinite,
-                               .scale = sum->scale,
-                               .accumulate = sum->accumulate,
-                               .label = sum->label,
-                               .host_bytes = sum->host_bytes};
+    own->sum = (struct zr_compressed){.packing = packing_of(engine, ZR_COMPRESSED_GRADIENTS),
+                                      .shard_elements = sum->shard_elements,
+                                      .from = {(void *)(uintptr_t)sum->source, precision},
+                                      .to = {sum->destination, sum->wide ? ZR_PRECISION_FP32 : precision},
+                                      .error = feeds ? zr_engine_errors(engine, unit) : NULL,
+                                      .nonfinite = &own->nonfinite,
+                                      .scale = sum->scale,
+                                      .accumulate = sum->accumulate,
+                                      .label = sum->label,
+                                      .host_bytes = sum->host_bytes};
     if (hops(engine))
         divide(engine, own);
     return zr_compressed_sum(hops(engine) ? &engine->compression.within : &engine->compression.all, &own->sum,

@@ -275,7 +275,7 @@ struct zr_engine {
     struct zr_versions versions;
     struct zr_actions step;                      /* the end of a step */
     struct zr_compression_state compression;     /* see compression.h */
-    float *errors;                               /* [layout.pool_elements], see onebit.h; NULL: none */
+    float *errors;                               /* [layout.pool_elements], see errors.h; NULL: none */
 
     unsigned gathered_max;                  /* maximum of units gathered at a time */
     unsigned used_units;                    /* number of units with references */
@@ -422,7 +422,7 @@ static inline struct zr_compute zr_engine_unit_compute(const struct zr_engine *e
     return engine->units[unit].tier->compute;
 }
 
-/* Whether a later step sends signs, and this one does not (onebit.h). */
+/* Whether a later step sends less than this one, see errors.h. */
 bool zr_engine_warms_up(const struct zr_engine *engine);
 
 /* Finishes a delayed update and publishes its parameters, for example before state is saved. Collective; no

@@ -251,36 +251,54 @@ static zr_result check_offload(const struct zr_engine_options *options)
 static zr_result check_onebit(const struct zr_engine_options *options)
 {
     const struct zr_optimizer_options *o = &options->optimizer;
-    unsigned signs = 0;
-    for (unsigned kind = 0; kind < ZR_COMPRESSED_KINDS; kind++)
-        signs += options->compression.kinds[kind].on &&
-                 options->compression.kinds[kind].packing == ZR_PACKING_ONEBIT;
-    if (signs == 0)
-        return ZR_OK;
-    if (signs < ZR_COMPRESSED_KINDS || options->stage != 1)
-        return zr_fail(ZR_ERR_INVALID, "onebit requires both kinds of compression, and stage 1");
+    if (options->compression.kinds[ZR_COMPRESSED_PARAMETERS].on || options->stage != 1)
+        return zr_fail(ZR_ERR_INVALID, "onebit requires stage 1, and sends parameters by itself");
     if (o->kind != ZR_OPTIMIZER_ADAMW || o->average_decay > 0)
         return zr_fail(ZR_ERR_INVALID, "onebit requires AdamW without a moving average");
+    return ZR_OK;
+}
+
+/* What methods exclude that keep errors, see errors.h. */
+static zr_result check_errors(const struct zr_engine_options *options)
+{
+    if (options->compression.kinds[ZR_COMPRESSED_GRADIENTS].method > ZR_METHOD_ONEBIT)
+        return zr_fail(ZR_ERR_UNAVAILABLE, "compression: the method is not there yet");
     if (options->measures_squares)
         return zr_fail(ZR_ERR_INVALID,
-                       "onebit excludes measures_squares: a step's gradients have errors of earlier steps");
+                       "compression excludes measures_squares: a step's gradients have errors "
+                       "of earlier steps");
     if (options->precision == ZR_PRECISION_FP16)
-        return zr_fail(ZR_ERR_INVALID, "onebit requires fp32 or bf16: a loss scale would change its errors");
+        return zr_fail(ZR_ERR_INVALID,
+                       "compression with errors requires fp32 or bf16: a loss scale would change its errors");
     if (options->offload.optimizer || options->tensor || options->pipeline || options->sharing)
-        return zr_fail(ZR_ERR_INVALID, "onebit requires whole models whose state is on the device");
+        return zr_fail(ZR_ERR_INVALID,
+                       "compression with errors requires whole models whose state is on the device");
+    return options->compression.kinds[ZR_COMPRESSED_GRADIENTS].method == ZR_METHOD_ONEBIT
+               ? check_onebit(options)
+               : ZR_OK;
+}
+
+static zr_result check_method(const struct zr_compression *compression, enum zr_compressed_kind kind)
+{
+    const int method = (int)compression->kinds[kind].method, packing = (int)compression->kinds[kind].packing;
+    if (method < 0 || method >= ZR_METHODS_COUNT || (method > 0 && kind != ZR_COMPRESSED_GRADIENTS))
+        return zr_fail(ZR_ERR_INVALID, "compression: no method %d of kind %d", method, (int)kind);
+    if (method == ZR_METHOD_PACKED && (packing <= ZR_PACKING_ONEBIT || packing >= ZR_PACKINGS_COUNT))
+        return zr_fail(ZR_ERR_INVALID, "compression: unknown packing %d", packing);
     return ZR_OK;
 }
 
 static zr_result check_compression(const struct zr_engine_options *options)
 {
     bool on = false;
-    for (unsigned kind = 0; kind < ZR_COMPRESSED_KINDS; kind++) {
-        on |= options->compression.kinds[kind].on;
-        if (options->compression.kinds[kind].on &&
-            (unsigned)options->compression.kinds[kind].packing >= ZR_PACKINGS_COUNT)
-            return zr_fail(ZR_ERR_INVALID, "compression: unknown packing %d",
-                           (int)options->compression.kinds[kind].packing);
-    }
+    zr_result result = ZR_OK;
+    for (unsigned kind = 0; kind < ZR_COMPRESSED_KINDS && result == ZR_OK; kind++)
+        if (options->compression.kinds[kind].on) {
+            on = true;
+            result = check_method(&options->compression, (enum zr_compressed_kind)kind);
+        }
+    if (result != ZR_OK)
+        return result;
     unsigned node_ranks = options->compression.node_ranks, world = zr_comm_world(options->comm);
     if (node_ranks > 0 && world % node_ranks != 0)
         return zr_fail(ZR_ERR_INVALID, "compression: nodes of %u ranks do not divide %u ranks", node_ranks,
@@ -294,7 +312,10 @@ static zr_result check_compression(const struct zr_engine_options *options)
                        options->kernels->name);
     if (on && zr_comm_world(options->comm) > 1 && options->stage == 0)
         return zr_fail(ZR_ERR_INVALID, "compression requires stage 1, 2 or 3, where each rank owns a shard");
-    return on ? check_onebit(options) : ZR_OK;
+    return options->compression.kinds[ZR_COMPRESSED_GRADIENTS].on &&
+                   options->compression.kinds[ZR_COMPRESSED_GRADIENTS].method != ZR_METHOD_PACKED
+               ? check_errors(options)
+               : ZR_OK;
 }
 
 zr_result zr_engine_check_options(const struct zr_engine_options *options)

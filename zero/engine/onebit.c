@@ -1,49 +1,19 @@
 /* onebit.c: see onebit.h. */
 #include "zero/engine/onebit.h"
 
+#include "zero/engine/errors.h"
 #include "zero/engine/update.h"
 
 enum { VARIANCE = 1 }; /* slot of AdamW */
 
 bool zr_engine_is_onebit(const struct zr_engine *engine)
 {
-    const struct zr_compression *how = &engine->options.compression;
-    return engine->world > 1 && how->kinds[ZR_COMPRESSED_GRADIENTS].on &&
-           how->kinds[ZR_COMPRESSED_GRADIENTS].packing == ZR_PACKING_ONEBIT;
+    return zr_engine_sends_by(engine, ZR_METHOD_ONEBIT);
 }
 
 bool zr_engine_sends_signs(const struct zr_engine *engine)
 {
-    return zr_engine_is_onebit(engine) && engine->steps_done >= engine->options.compression.warmup_steps;
-}
-
-bool zr_engine_warms_up(const struct zr_engine *engine)
-{
-    return zr_engine_is_onebit(engine) && !zr_engine_sends_signs(engine);
-}
-
-zr_result zr_engine_onebit_open(struct zr_engine *engine)
-{
-    const struct zr_engine_options *o = &engine->options;
-    if (!zr_engine_is_onebit(engine))
-        return ZR_OK;
-    zr_result result = zr_take(o->arena, ZR_TAG_OPTIMIZER, engine->layout.pool_elements,
-                               sizeof *engine->errors, (void **)&engine->errors);
-    return result != ZR_OK
-               ? result
-               : o->kernels->clear(o->context,
-                                   &(struct zr_clear){engine->layout.pool_elements * sizeof *engine->errors,
-                                                      engine->errors});
-}
-
-void zr_engine_onebit_close(struct zr_engine *engine)
-{
-    zr_drop(engine->options.arena, &engine->errors);
-}
-
-float *zr_engine_errors(const struct zr_engine *engine, size_t unit)
-{
-    return engine->errors + engine->layout.units[unit].pool_offset;
+    return zr_engine_is_onebit(engine) && zr_engine_feeds_errors(engine);
 }
 
 static double mean(const float *x, size_t n)

@@ -2,7 +2,7 @@
  *
  * The first warmup_steps steps are AdamW's. Then the variance stays as it is, and
  *   to the owner of a shard   go the signs of gradient + error, with a scale for each block; the sender keeps
- *                             what they do not say as the error of its next gradient;
+ *                             what they do not say as the error of its next gradient (errors.h);
  *   from the owner            go the signs of master - parameter. All ranks, the owner too, add them to their
  *                             parameters, which are therefore the same on every rank. What the signs do not
  *                             say is in the next difference, so the owner needs no error of its own.
@@ -16,13 +16,6 @@
 /* Whether the engine sends signs after its warm-up / in this step. */
 bool zr_engine_is_onebit(const struct zr_engine *engine);
 bool zr_engine_sends_signs(const struct zr_engine *engine);
-
-/* Allocates the errors, zeros / frees them. They do nothing if the engine sends no signs. */
-zr_result zr_engine_onebit_open(struct zr_engine *engine);
-void zr_engine_onebit_close(struct zr_engine *engine);
-/* Errors of this rank's gradients of a unit, [padded_elements]. A checkpoint has them in files of their own
- * (zero/checkpoint/onebit_file.c). */
-float *zr_engine_errors(const struct zr_engine *engine, size_t unit);
 
 /* In the first step that sends signs, before its updates: raises small variances, because signs move numbers
  * without gradients, too, and a variance near zero would make these moves large. Does nothing in other

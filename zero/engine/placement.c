@@ -5,7 +5,6 @@
  * below. */
 #include "zero/engine/compression.h"
 #include "zero/engine/gradients.h"
-#include "zero/engine/onebit.h"
 #include "zero/engine/parameter_tier.h"
 
 enum { LARGEST_MAX = ZR_PREFETCH_MAX + 1 };
@@ -257,7 +256,7 @@ static void place_parameters(struct zr_engine *engine)
         state->resident = whole;
         /* A frozen unit that is kept whole has no masters and would lose its only exact values. */
         state->packs_parameters = zr_engine_packs_kind(engine, ZR_COMPRESSED_PARAMETERS) &&
-                                  !zr_engine_is_onebit(engine) && !(whole && zr_engine_is_frozen(engine, u));
+                                  !(whole && zr_engine_is_frozen(engine, u));
         state->packs_gradients = zr_engine_packs_kind(engine, ZR_COMPRESSED_GRADIENTS) && state->steps > 0;
         state->keeps_secondary = engine->options.compression.secondary_shards && engine->world > 1 && !whole;
         state->parameters_from = parts[whole][0];

@@ -10,7 +10,7 @@
 #include "tests/support/zero/engine_rig.h"
 #include "zero/checkpoint/checkpoint_inside.h"
 #include "zero/compress/compressor.h"
-#include "zero/engine/onebit.h"
+#include "zero/engine/errors.h"
 
 enum { WORLD_MAX = 4, BLOCKS = 3, SHARD_MAX = BLOCKS * ZR_PACK_BLOCK, ALL = WORLD_MAX * SHARD_MAX };
 
@@ -234,23 +234,26 @@ enum { ONEBIT_STEPS = 10, ONEBIT_WARMUP = 3, ONEBIT_UNIT = 1, ONEBIT_MAX = 2048 
 
 static zr_result create_engine(struct rig *rig, const struct setting *setting)
 {
-    return zr_engine_create(&rig->engine,
-                            &(struct zr_engine_options){
-                                .struct_bytes = sizeof(struct zr_engine_options),
-                                .arena = rig->arena,
-                                .host_arena = rig->arena,
-                                .kernels = kernels,
-                                .context = &rig->context,
-                                .comm = rig->comm,
-                                .list = {parameters, UNITS, units, UNITS, 0},
-                                .stage = setting->stage,
-                                .precision = setting->precision,
-                                .seed = 3,
-                                .optimizer = {.beta1 = beta1, .beta2 = beta2, .epsilon = epsilon},
-                                .compression = {.kinds = {{true, setting->packing}, {true, setting->packing}},
-                                                .node_ranks = setting->node_ranks,
-                                                .secondary_shards = setting->node_ranks > 0,
-                                                .warmup_steps = ONEBIT_WARMUP}});
+    const bool onebit = setting->packing == ZR_PACKING_ONEBIT;
+    return zr_engine_create(
+        &rig->engine, &(struct zr_engine_options){
+                          .struct_bytes = sizeof(struct zr_engine_options),
+                          .arena = rig->arena,
+                          .host_arena = rig->arena,
+                          .kernels = kernels,
+                          .context = &rig->context,
+                          .comm = rig->comm,
+                          .list = {parameters, UNITS, units, UNITS, 0},
+                          .stage = setting->stage,
+                          .precision = setting->precision,
+                          .seed = 3,
+                          .optimizer = {.beta1 = beta1, .beta2 = beta2, .epsilon = epsilon},
+                          .compression = {.kinds = {{!onebit, .packing = setting->packing},
+                                                    {true, .packing = setting->packing,
+                                                     .method = onebit ? ZR_METHOD_ONEBIT : ZR_METHOD_PACKED}},
+                                          .node_ranks = setting->node_ranks,
+                                          .secondary_shards = setting->node_ranks > 0,
+                                          .warmup_steps = ONEBIT_WARMUP}});
 }
 
 static unsigned sharded; /* gathers within a node */
@@ -538,7 +541,7 @@ static int errors_move(struct rig *rig, const struct setting *setting)
     unsigned rank = zr_comm_rank(rig->comm), former = setting->former;
     must(create_engine(rig, setting) == ZR_OK);
     rig->engine->steps_done = ONEBIT_WARMUP + 1;
-    must(former == 0 || zr_onebit_load(rig->engine, setting->folder, 7) == ZR_OK);
+    must(former == 0 || zr_errors_load(rig->engine, setting->folder, 7) == ZR_OK);
     for (unsigned u = 0; u < UNITS; u++) {
         float *errors = zr_engine_errors(rig->engine, u);
         for (size_t i = 0; units[u].gradient_uses && i < zr_parameter_elements(&parameters[u]); i++) {
@@ -549,7 +552,7 @@ static int errors_move(struct rig *rig, const struct setting *setting)
             errors[i] = sum;
         }
     }
-    return former == 0 && zr_onebit_save(rig->engine, setting->folder, 7) != ZR_OK ? 50 : 0;
+    return former == 0 && zr_errors_save(rig->engine, setting->folder, 7) != ZR_OK ? 50 : 0;
 }
 
 /* ---- All of it ----------------------------------------------------------------------------------------- */

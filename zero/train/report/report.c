@@ -91,7 +91,7 @@ static void print_model(struct zr_text_page *page, const struct zr_train_config 
     if (zr_train_compresses(config)) {
         zr_text_print(&page->text, "ranks send packed");
         zr_compress_print(&page->text, &config->compression);
-        if (zr_compression_is_onebit(&config->compression))
+        if (zr_compression_keeps_errors(&config->compression) && config->compress_warmup > 0)
             zr_text_print(&page->text, " after %" PRIu64 " steps", config->compress_warmup);
         zr_text_print(&page->text, "\n");
     }

@@ -276,13 +276,17 @@ static inline bool zr_train_compresses(const struct zr_train_config *config)
         any |= config->compression.kinds[kind].on;
     return any;
 }
-/* Whether ranks send signs after a warm-up, see zero/engine/onebit.h. */
-static inline bool zr_compression_is_onebit(const struct zr_compression *compression)
+/* Whether gradients are sent by a method / by one that keeps errors, see zero/engine/errors.h. */
+static inline bool zr_compression_is_by(const struct zr_compression *compression,
+                                        enum zr_compression_method method)
 {
-    bool all = true;
-    for (unsigned kind = 0; kind < ZR_COMPRESSED_KINDS; kind++)
-        all &= compression->kinds[kind].on && compression->kinds[kind].packing == ZR_PACKING_ONEBIT;
-    return all;
+    return compression->kinds[ZR_COMPRESSED_GRADIENTS].on &&
+           compression->kinds[ZR_COMPRESSED_GRADIENTS].method == method;
+}
+static inline bool zr_compression_keeps_errors(const struct zr_compression *compression)
+{
+    return compression->kinds[ZR_COMPRESSED_GRADIENTS].on &&
+           compression->kinds[ZR_COMPRESSED_GRADIENTS].method != ZR_METHOD_PACKED;
 }
 struct zr_text;
 /* Writes a blank and the value of --compress. */

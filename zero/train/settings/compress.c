@@ -1,6 +1,7 @@
 /* compress.c: --compress: what ranks send packed. See flags.h. */
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "alloc/base/system/file.h"
@@ -13,25 +14,62 @@ static const struct {
     const char *name, *means;
 } aliases[] = {{"qwz", "parameters:int8"}, {"qgz", "gradients:int4"}};
 
+/* Methods of gradients, and the range of METHOD:PARAMETER. */
+static const struct {
+    const char *name, *parameter; /* parameter NULL: none */
+    float min, max;
+    bool whole; /* a whole number */
+} methods[ZR_METHODS_COUNT] = {
+    [ZR_METHOD_ONEBIT] = {"onebit", NULL, 0, 0, false},
+    [ZR_METHOD_LOW_RANK] = {"powersgd", "RANK", 1, 1024, true},     /* https://arxiv.org/abs/1905.13727 */
+    [ZR_METHOD_LARGEST] = {"topk", "SHARE", 1e-6f, 0.999f, false}}; /* https://arxiv.org/abs/1712.01887 */
+
 static int wrong(const struct zr_flag *flag, const char *word)
 {
     struct zr_text text;
-    char names[128];
+    char names[160];
     zr_text_start(&text, NULL, names, sizeof names);
-    for (unsigned packing = 0; packing < ZR_PACKINGS_COUNT; packing++)
+    for (unsigned packing = ZR_PACKING_ONEBIT + 1; packing < ZR_PACKINGS_COUNT; packing++)
         zr_text_print(&text, "%s%s", text.used_bytes ? ", " : "", zr_packing_name((enum zr_packing)packing));
+    for (unsigned i = ZR_METHOD_ONEBIT; i < ZR_METHODS_COUNT; i++)
+        zr_text_print(&text, "%s%s%s%s", i > ZR_METHOD_ONEBIT ? ", " : "; for gradients also ",
+                      methods[i].name, methods[i].parameter ? ":" : "",
+                      methods[i].parameter ? methods[i].parameter : "");
     return zr_flag_wrong(flag, word,
                          "not KIND:METHOD; give parameters or gradients, and one of %.*s; or qwz, qgz, hpz",
                          (int)text.used_bytes, names);
 }
 
-/* Stores one KIND:METHOD, or a name of ZeRO++. */
+/* Stores METHOD or METHOD:PARAMETER of gradients; false: it is not one. */
+static bool store_method(struct zr_compression *out, const char *word)
+{
+    size_t length = strcspn(word, ":");
+    for (unsigned i = ZR_METHOD_ONEBIT; i < ZR_METHODS_COUNT; i++) {
+        char *end = (char *)(uintptr_t)word + length;
+        if (strlen(methods[i].name) != length || memcmp(methods[i].name, word, length) != 0)
+            continue;
+        float number = methods[i].parameter && *end ? strtof(end + 1, &end) : 0;
+        if (*end || !(number >= methods[i].min && number <= methods[i].max) ||
+            (methods[i].whole && number != (float)(unsigned)number))
+            return false;
+        memset(&out->kinds[ZR_COMPRESSED_GRADIENTS], 0, sizeof out->kinds[ZR_COMPRESSED_GRADIENTS]);
+        out->kinds[ZR_COMPRESSED_GRADIENTS].on = true;
+        out->kinds[ZR_COMPRESSED_GRADIENTS].method = (enum zr_compression_method)i;
+        out->kinds[ZR_COMPRESSED_GRADIENTS].parameter = number;
+        return true;
+    }
+    return false;
+}
+
+/* Stores one KIND:METHOD, or a name of ZeRO++, or a method of gradients. */
 static int store_one(const struct zr_flag *flag, struct zr_compression *out, const char *word)
 {
     if (strcmp(word, "hpz") == 0) {
         out->secondary_shards = true;
         return -1;
     }
+    if (store_method(out, word))
+        return -1;
     for (size_t i = 0; i < sizeof aliases / sizeof *aliases; i++)
         word = strcmp(word, aliases[i].name) == 0 ? aliases[i].means : word;
     const char *colon = strchr(word, ':');
@@ -39,13 +77,13 @@ static int store_one(const struct zr_flag *flag, struct zr_compression *out, con
         if (strlen(kind_names[kind]) != (size_t)(colon - word) ||
             memcmp(kind_names[kind], word, (size_t)(colon - word)) != 0)
             continue;
-        for (unsigned packing = 0; packing < ZR_PACKINGS_COUNT; packing++)
+        if (kind == ZR_COMPRESSED_GRADIENTS && store_method(out, colon + 1))
+            return -1;
+        for (unsigned packing = ZR_PACKING_ONEBIT + 1; packing < ZR_PACKINGS_COUNT; packing++)
             if (strcmp(colon + 1, zr_packing_name((enum zr_packing)packing)) == 0) {
+                memset(&out->kinds[kind], 0, sizeof out->kinds[kind]);
                 out->kinds[kind].on = true;
                 out->kinds[kind].packing = (enum zr_packing)packing;
-                if (packing == ZR_PACKING_ONEBIT) /* one algorithm for both */
-                    out->kinds[ZR_COMPRESSED_PARAMETERS] = out->kinds[ZR_COMPRESSED_GRADIENTS] =
-                        out->kinds[kind];
                 return -1;
             }
     }
@@ -72,11 +110,13 @@ void zr_compress_print(struct zr_text *text, const struct zr_compression *compre
 {
     const char *before = " ";
     for (unsigned kind = 0; kind < ZR_COMPRESSED_KINDS; kind++) {
-        if (!compression->kinds[kind].on ||
-            (kind == ZR_COMPRESSED_PARAMETERS && zr_compression_is_onebit(compression)))
+        unsigned method = compression->kinds[kind].method;
+        if (!compression->kinds[kind].on)
             continue;
         zr_text_print(text, "%s%s:%s", before, kind_names[kind],
-                      zr_packing_name(compression->kinds[kind].packing));
+                      method ? methods[method].name : zr_packing_name(compression->kinds[kind].packing));
+        if (methods[method].parameter)
+            zr_text_print(text, ":%g", (double)compression->kinds[kind].parameter);
         before = ",";
     }
     if (compression->secondary_shards)
@@ -110,29 +150,20 @@ static uint64_t settled_steps(const struct zr_train_config *config)
 
 void zr_compress_resolve(struct zr_train_config *config, bool given)
 {
-    if (zr_compression_is_onebit(&config->compression) && !given)
+    if (zr_compression_is_by(&config->compression, ZR_METHOD_ONEBIT) && !given)
         config->compress_warmup = settled_steps(config);
 }
 
 /* What the sending of signs excludes, see zero/engine/onebit.h. */
 static const char *onebit_conflict(const struct zr_train_config *config)
 {
-    const struct zr_compression *compression = &config->compression;
     static char words[160];
-    if (!zr_compression_is_onebit(compression)) {
-        for (unsigned kind = 0; kind < ZR_COMPRESSED_KINDS; kind++)
-            if (compression->kinds[kind].on && compression->kinds[kind].packing == ZR_PACKING_ONEBIT)
-                return "--compress onebit is for parameters and gradients together; give gradients:onebit only";
-        return NULL;
-    }
+    if (config->compression.kinds[ZR_COMPRESSED_PARAMETERS].on)
+        return "--compress gradients:onebit sends signs of parameters, too; leave parameters out";
     if (config->stage != 1)
         return "--compress gradients:onebit requires --stage 1";
     if (config->optimizer.kind != ZR_OPTIMIZER_ADAMW || config->optimizer.average_decay > 0)
         return "--compress gradients:onebit requires --optimizer adamw without a moving average";
-    if (zr_train_precision(config) == ZR_PRECISION_FP16)
-        return "--compress gradients:onebit requires fp32 or bf16: a loss scale would change its errors";
-    if (zr_train_has_host_tier(config) || config->shape.tensor > 1 || config->stages.ranks > 1)
-        return "--compress gradients:onebit requires whole models whose state is on the device";
     if (config->compress_warmup < settled_steps(config)) {
         snprintf(words, sizeof words,
                  "--compress-warmup %" PRIu64 " ends before the variance is settled; give at least 1 / (1 - "
@@ -141,6 +172,18 @@ static const char *onebit_conflict(const struct zr_train_config *config)
         return words;
     }
     return NULL;
+}
+
+/* What methods exclude that keep errors, see zero/engine/errors.h. */
+static const char *errors_conflict(const struct zr_train_config *config)
+{
+    if (!zr_compression_keeps_errors(&config->compression))
+        return NULL;
+    if (zr_train_precision(config) == ZR_PRECISION_FP16)
+        return "--compress with errors of gradients requires fp32 or bf16: a loss scale would change its errors";
+    if (zr_train_has_host_tier(config) || config->shape.tensor > 1 || config->stages.ranks > 1)
+        return "--compress with errors of gradients requires whole models whose state is on the device";
+    return zr_compression_is_by(&config->compression, ZR_METHOD_ONEBIT) ? onebit_conflict(config) : NULL;
 }
 
 const char *zr_compress_conflict(const struct zr_train_config *config)
@@ -163,5 +206,5 @@ const char *zr_compress_conflict(const struct zr_train_config *config)
         return "--compress cannot be combined with --zero-r auto, which may choose stage 0; give --stage";
     if (config->prove)
         return "--compress changes losses and cannot be used with --prove; leave one of the two out";
-    return onebit_conflict(config);
+    return errors_conflict(config);
 }

@@ -50,7 +50,7 @@ void zr_optimizer_resolve(struct zr_train_config *config)
     for (unsigned n = 0; n < ZR_NUMBERS_COUNT; n++)
         if (!zr_optimizer_numbers[n].option || !is_set(config, zr_optimizer_numbers[n].option))
             *number_of(&config->optimizer, &zr_optimizer_numbers[n]) = optimizer->numbers[n].fallback;
-    if (zr_compression_is_onebit(&config->compression) && !is_set(config, "beta2"))
+    if (zr_compression_is_by(&config->compression, ZR_METHOD_ONEBIT) && !is_set(config, "beta2"))
         config->optimizer.beta2 = 0.999f; /* as in 1-bit Adam: the variance stays */
     zr_compress_resolve(config, is_set(config, "compress-warmup"));
     config->optimizer.groups_count = ZR_TRANSFORMER_GROUPS_COUNT; /* the table of options sets other rates */

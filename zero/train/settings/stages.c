@@ -37,7 +37,8 @@ static const char *versions_conflict(const struct zr_train_config *config)
 unsigned zr_train_highest_stage(const struct zr_train_config *config)
 {
     const struct zr_pipeline pipeline = zr_stages_pipeline(&config->stages, NULL);
-    bool once = config->reduce == ZR_REDUCE_ONCE || zr_compression_is_onebit(&config->compression);
+    bool once =
+        config->reduce == ZR_REDUCE_ONCE || zr_compression_is_by(&config->compression, ZR_METHOD_ONEBIT);
     if (config->offload_parameters != ZR_TIER_NONE)
         return 3;
     return zr_train_shards(config) == 1 ? 0 : once ? 1 : zr_pipeline_is_asynchronous(&pipeline) ? 2 : 3;

@@ -209,9 +209,9 @@ static const char *noise_conflict(const struct zr_train_config *config)
            : shape->sequence_parallel || (shape->variant.head_norms && zr_shape_tensor(shape) > 1)
                ? "--noise-scale cannot be combined with --sequence-parallel, nor with --tp if the model has norms "
                  "of heads: a rank has parts of the gradients of norms"
-           : zr_compression_is_onebit(&config->compression)
-               ? "--noise-scale cannot be combined with --compress gradients:onebit: the square of a sum of signs is "
-                 "not that of the gradient"
+           : zr_compression_keeps_errors(&config->compression)
+               ? "--noise-scale cannot be combined with --compress gradients:onebit, powersgd or topk: what is sent "
+                 "has errors of earlier gradients"
            : config->delayed_update
                ? "--noise-scale cannot be combined with --delayed-update; leave one of the two out"
                : NULL;

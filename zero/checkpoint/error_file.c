@@ -1,13 +1,15 @@
-/* onebit_file.c: what a rank that sends signs has beside the state (zero/engine/onebit.h): the errors of its
- * gradients, in a file of its own in the step's folder, and in that of rank 0 the parameters, which are no
- * rounded masters. Numbers are floats in the order of the parameter list, so another number of ranks can read
- * them: rank r of M adds the errors of the former ranks r, r + M, .., and their sum stays what it was. */
+/* error_file.c: what a rank whose gradients have errors (zero/engine/errors.h) has beside the state: the
+ * errors, in a file of its own in the step's folder, and with onebit in that of rank 0 the parameters, which
+ * are no rounded masters. Numbers are floats in the order of the parameter list, so another number of ranks
+ * can read them: rank r of M adds the errors of the former ranks r, r + M, .., and their sum stays what it
+ * was. */
 #include <inttypes.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "zero/checkpoint/checkpoint_inside.h"
+#include "zero/engine/errors.h"
 #include "zero/engine/onebit.h"
 #include "zero/engine/update.h"
 
@@ -18,20 +20,20 @@ enum { PIECE = 16384, SECTIONS = 2 * KINDS };
 
 struct header {
     char magic[8];
-    uint64_t world, rank, warmup_steps;
+    uint64_t world, rank, method, warmup_steps;
     uint64_t state_checksum;   /* of the state in the same folder */
     uint64_t counts[SECTIONS]; /* numbers of each section: tensors, then padding */
     uint64_t checksums[SECTIONS];
     uint64_t checksum; /* of all of the above */
 };
-static const char magic[8] = "zr-signs";
+static const char magic[8] = "zr-error";
 
 static uint64_t checksum_of(const struct header *header)
 {
     return zr_state_checksum(0, header, offsetof(struct header, checksum) / sizeof(uint32_t));
 }
 
-struct signs {
+struct error_file {
     zr_engine *engine;
     struct zr_file file;
     struct header header;
@@ -40,9 +42,14 @@ struct signs {
     uint64_t sum;
 };
 
-static bool has_signs(const struct zr_engine *engine)
+static bool has_errors(const struct zr_engine *engine)
 {
-    return zr_engine_is_onebit(engine) && engine->steps_done > engine->options.compression.warmup_steps;
+    return zr_engine_keeps_errors(engine) && engine->steps_done > zr_engine_errors_first(engine);
+}
+
+static uint64_t method_of(const struct zr_engine *engine)
+{
+    return engine->options.compression.kinds[ZR_COMPRESSED_GRADIENTS].method;
 }
 
 /* The part of a unit that is in a section. */
@@ -63,39 +70,39 @@ static uint64_t count_of(const struct zr_engine *engine, uint64_t rank, unsigned
     uint64_t sum = 0;
     for (size_t u = 0; u < engine->layout.units_count; u++)
         sum += part_of(engine, u, section).count;
-    return rank == 0 || section % KINDS == ERRORS ? sum : 0;
+    return section % KINDS == ERRORS || (rank == 0 && zr_engine_is_onebit(engine)) ? sum : 0;
 }
 
 /* Writes numbers whose index in the file is `place`, or reads them and adds errors. */
-static zr_result transfer_piece(struct signs *signs, size_t unit, struct zr_numbers numbers, size_t count,
+static zr_result transfer_piece(struct error_file *io, size_t unit, struct zr_numbers numbers, size_t count,
                                 uint64_t place, bool adds)
 {
-    uint64_t at_bytes = sizeof signs->header + place * sizeof(float);
+    uint64_t at_bytes = sizeof io->header + place * sizeof(float);
     zr_result result = ZR_OK;
-    if (!signs->reads)
-        result = zr_engine_get_floats(signs->engine, unit, numbers, count, signs->piece);
+    if (!io->reads)
+        result = zr_engine_get_floats(io->engine, unit, numbers, count, io->piece);
     if (result == ZR_OK)
-        result = signs->reads ? zr_file_read_at(&signs->file, at_bytes, signs->piece, count * sizeof(float))
-                              : zr_file_write_at(&signs->file, at_bytes, signs->piece, count * sizeof(float));
+        result = io->reads ? zr_file_read_at(&io->file, at_bytes, io->piece, count * sizeof(float))
+                           : zr_file_write_at(&io->file, at_bytes, io->piece, count * sizeof(float));
     if (result != ZR_OK)
         return result;
-    signs->sum += zr_state_checksum(place, signs->piece, count);
-    for (size_t i = 0; signs->reads && adds && i < count; i++)
-        signs->piece[i] += ((const float *)numbers.at)[i];
-    return signs->reads ? zr_engine_put_floats(signs->engine, unit, signs->piece, count, numbers) : ZR_OK;
+    io->sum += zr_state_checksum(place, io->piece, count);
+    for (size_t i = 0; io->reads && adds && i < count; i++)
+        io->piece[i] += ((const float *)numbers.at)[i];
+    return io->reads ? zr_engine_put_floats(io->engine, unit, io->piece, count, numbers) : ZR_OK;
 }
 
-static zr_result transfer(struct signs *signs, unsigned section)
+static zr_result transfer(struct error_file *io, unsigned section)
 {
-    struct zr_engine *engine = signs->engine;
+    struct zr_engine *engine = io->engine;
     bool errors = section % KINDS == ERRORS;
     uint64_t place = 0;
     zr_result result = ZR_OK;
-    if (signs->header.counts[section] == 0)
+    if (io->header.counts[section] == 0)
         return ZR_OK;
     for (unsigned before = 0; before < section; before++)
-        place += signs->header.counts[before];
-    signs->sum = 0;
+        place += io->header.counts[before];
+    io->sum = 0;
     for (size_t u = 0; u < engine->layout.units_count; u++) {
         struct zr_overlap whole = part_of(engine, u, section);
         struct zr_numbers all = {engine->units[u].whole, engine->options.precision};
@@ -103,16 +110,16 @@ static zr_result transfer(struct signs *signs, unsigned section)
             all = (struct zr_numbers){zr_engine_errors(engine, u), ZR_PRECISION_FP32};
         for (size_t done = 0, part; done < whole.count && result == ZR_OK; done += part, place += part) {
             part = whole.count - done < PIECE ? whole.count - done : PIECE;
-            result = transfer_piece(signs, u, zr_numbers_at(all, whole.offset + done), part, place, errors);
+            result = transfer_piece(io, u, zr_numbers_at(all, whole.offset + done), part, place, errors);
         }
     }
-    if (!signs->reads)
-        signs->header.checksums[section] = signs->sum;
-    return result == ZR_OK && signs->sum != signs->header.checksums[section]
+    if (!io->reads)
+        io->header.checksums[section] = io->sum;
+    return result == ZR_OK && io->sum != io->header.checksums[section]
                ? zr_fail(ZR_ERR_FORMAT,
                          "errors of rank %" PRIu64 " are damaged: their checksum does not match; "
                          "resume another step",
-                         signs->header.rank)
+                         io->header.rank)
                : result;
 }
 
@@ -123,71 +130,74 @@ static zr_result path_of(char out[ZR_CHECKPOINT_PATH_ROOM], const char *folder, 
     return zr_path_join(out, ZR_CHECKPOINT_PATH_ROOM, &(struct zr_path_parts){folder, name});
 }
 
-static zr_result take_piece(struct signs *signs)
+static zr_result take_piece(struct error_file *io)
 {
-    return zr_take(signs->engine->options.host_arena, ZR_TAG_OTHER, PIECE, sizeof(float),
-                   (void **)&signs->piece);
+    return zr_take(io->engine->options.host_arena, ZR_TAG_OTHER, PIECE, sizeof(float), (void **)&io->piece);
 }
 
-zr_result zr_onebit_save(zr_engine *engine, const char *folder, uint64_t state_checksum)
+zr_result zr_errors_save(zr_engine *engine, const char *folder, uint64_t state_checksum)
 {
     char path[ZR_CHECKPOINT_PATH_ROOM];
-    struct signs signs = {.engine = engine,
-                          .file = {.fd = -1},
-                          .header = {.world = engine->world,
-                                     .rank = engine->rank,
-                                     .warmup_steps = engine->options.compression.warmup_steps,
-                                     .state_checksum = state_checksum}};
-    if (!has_signs(engine))
+    struct error_file io = {.engine = engine,
+                            .file = {.fd = -1},
+                            .header = {.world = engine->world,
+                                       .rank = engine->rank,
+                                       .method = method_of(engine),
+                                       .warmup_steps = engine->options.compression.warmup_steps,
+                                       .state_checksum = state_checksum}};
+    if (!has_errors(engine))
         return ZR_OK;
-    memcpy(signs.header.magic, magic, sizeof magic);
-    zr_result result = take_piece(&signs);
+    memcpy(io.header.magic, magic, sizeof magic);
+    zr_result result = take_piece(&io);
     if (result == ZR_OK)
         result = path_of(path, folder, engine->rank);
     if (result == ZR_OK)
-        result = zr_file_create(&signs.file, path, ZR_CREATE_NEW);
+        result = zr_file_create(&io.file, path, ZR_CREATE_NEW);
     for (unsigned s = 0; s < SECTIONS; s++)
-        signs.header.counts[s] = count_of(engine, engine->rank, s);
+        io.header.counts[s] = count_of(engine, engine->rank, s);
     for (unsigned s = 0; s < SECTIONS && result == ZR_OK; s++)
-        result = transfer(&signs, s);
-    signs.header.checksum = checksum_of(&signs.header);
+        result = transfer(&io, s);
+    io.header.checksum = checksum_of(&io.header);
     if (result == ZR_OK)
-        result = zr_file_write_at(&signs.file, 0, &signs.header, sizeof signs.header);
+        result = zr_file_write_at(&io.file, 0, &io.header, sizeof io.header);
     if (result == ZR_OK)
-        result = zr_file_sync(&signs.file);
-    zr_result closed = zr_file_close(&signs.file);
-    zr_drop(engine->options.host_arena, &signs.piece);
+        result = zr_file_sync(&io.file);
+    zr_result closed = zr_file_close(&io.file);
+    zr_drop(engine->options.host_arena, &io.piece);
     return result == ZR_OK ? closed : result;
 }
 
 /* Opens and checks the file of a former rank. */
-static zr_result open_file(struct signs *signs, const char *path, uint64_t rank, uint64_t state_checksum)
+static zr_result open_file(struct error_file *io, const char *path, uint64_t rank, uint64_t state_checksum)
 {
-    struct header *h = &signs->header;
+    struct header *h = &io->header;
     enum zr_path_kind kind;
     zr_result result = zr_path_kind_get(path, &kind);
     if (result == ZR_OK && kind == ZR_PATH_NONE)
-        result =
-            zr_fail(ZR_ERR_FORMAT,
-                    "'%s' is missing: a step after the warm-up has errors of the signs that were sent; if "
-                    "none were sent, give --compress-warmup %" PRIu64 " or more",
-                    path, signs->engine->steps_done);
+        result = zr_fail(
+            ZR_ERR_FORMAT,
+            "'%s' is missing: a step after the warm-up has errors of the gradients that were sent; if "
+            "none were compressed, give --compress-warmup %" PRIu64 " or more",
+            path, io->engine->steps_done);
     if (result == ZR_OK)
-        result = zr_file_open_regular(&signs->file, path);
+        result = zr_file_open_regular(&io->file, path);
     if (result == ZR_OK)
-        result = zr_file_read_at(&signs->file, 0, h, sizeof *h);
+        result = zr_file_read_at(&io->file, 0, h, sizeof *h);
     if (result != ZR_OK)
         return result;
     bool right = memcmp(h->magic, magic, sizeof magic) == 0 && h->checksum == checksum_of(h) &&
                  h->rank == rank && h->world > rank && h->world <= ZR_MAX_WORLD &&
                  h->state_checksum == state_checksum;
+    if (right && h->method != method_of(io->engine))
+        return zr_fail(ZR_ERR_INVALID,
+                       "'%s' is of another method of --compress; resume with the one that wrote it", path);
     for (unsigned s = 0; s < SECTIONS; s++)
-        right = right && ((s >= KINDS && h->world != signs->engine->world) ||
-                          h->counts[s] == count_of(signs->engine, rank, s));
+        right = right && ((s >= KINDS && h->world != io->engine->world) ||
+                          h->counts[s] == count_of(io->engine, rank, s));
     if (!right)
         return zr_fail(ZR_ERR_FORMAT, "'%s' is not of the step's state, or damaged; resume another step",
                        path);
-    return h->warmup_steps == signs->engine->options.compression.warmup_steps
+    return h->warmup_steps == io->engine->options.compression.warmup_steps || !zr_engine_is_onebit(io->engine)
                ? ZR_OK
                : zr_fail(ZR_ERR_INVALID,
                          "'%s' is of a run whose variance settled in %" PRIu64 " steps, and keeps its "
@@ -195,26 +205,26 @@ static zr_result open_file(struct signs *signs, const char *path, uint64_t rank,
                          path, h->warmup_steps, h->warmup_steps);
 }
 
-zr_result zr_onebit_load(zr_engine *engine, const char *folder, uint64_t state_checksum)
+zr_result zr_errors_load(zr_engine *engine, const char *folder, uint64_t state_checksum)
 {
     char path[ZR_CHECKPOINT_PATH_ROOM];
-    struct signs signs = {.engine = engine, .file = {.fd = -1}, .reads = true};
-    if (!has_signs(engine))
+    struct error_file io = {.engine = engine, .file = {.fd = -1}, .reads = true};
+    if (!has_errors(engine))
         return ZR_OK;
-    zr_result result = take_piece(&signs);
+    zr_result result = take_piece(&io);
     /* The file of rank 0 has the parameters, and says how many files there are. */
     for (uint64_t rank = 0, world = 1, next; rank < world && result == ZR_OK; rank = next) {
         next = rank == 0 && engine->rank > 0 ? engine->rank : rank + engine->world;
         result = path_of(path, folder, rank);
         if (result == ZR_OK)
-            result = open_file(&signs, path, rank, state_checksum);
-        world = signs.header.world;
+            result = open_file(&io, path, rank, state_checksum);
+        world = io.header.world;
         for (unsigned s = 0; s < SECTIONS && result == ZR_OK; s++)
             if ((s % KINDS == PARAMETERS || rank % engine->world == engine->rank) &&
                 (s < KINDS || world == engine->world))
-                result = transfer(&signs, s);
-        zr_file_close(&signs.file);
+                result = transfer(&io, s);
+        zr_file_close(&io.file);
     }
-    zr_drop(engine->options.host_arena, &signs.piece);
+    zr_drop(engine->options.host_arena, &io.piece);
     return result;
 }

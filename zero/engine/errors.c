@@ -1,0 +1,47 @@
+/* errors.c: see errors.h. */
+#include "zero/engine/errors.h"
+
+bool zr_engine_keeps_errors(const struct zr_engine *engine)
+{
+    return engine->world > 1 && engine->options.compression.kinds[ZR_COMPRESSED_GRADIENTS].on &&
+           !zr_engine_sends_by(engine, ZR_METHOD_PACKED);
+}
+
+uint64_t zr_engine_errors_first(const struct zr_engine *engine)
+{
+    return engine->options.compression.warmup_steps;
+}
+
+bool zr_engine_feeds_errors(const struct zr_engine *engine)
+{
+    return zr_engine_keeps_errors(engine) && engine->steps_done >= zr_engine_errors_first(engine);
+}
+
+bool zr_engine_warms_up(const struct zr_engine *engine)
+{
+    return zr_engine_keeps_errors(engine) && engine->steps_done < engine->options.compression.warmup_steps;
+}
+
+zr_result zr_engine_errors_open(struct zr_engine *engine)
+{
+    const struct zr_engine_options *o = &engine->options;
+    if (!zr_engine_keeps_errors(engine))
+        return ZR_OK;
+    zr_result result = zr_take(o->arena, ZR_TAG_OPTIMIZER, engine->layout.pool_elements,
+                               sizeof *engine->errors, (void **)&engine->errors);
+    return result != ZR_OK
+               ? result
+               : o->kernels->clear(o->context,
+                                   &(struct zr_clear){engine->layout.pool_elements * sizeof *engine->errors,
+                                                      engine->errors});
+}
+
+void zr_engine_errors_close(struct zr_engine *engine)
+{
+    zr_drop(engine->options.arena, &engine->errors);
+}
+
+float *zr_engine_errors(const struct zr_engine *engine, size_t unit)
+{
+    return engine->errors + engine->layout.units[unit].pool_offset;
+}
