@@ -10,12 +10,14 @@
 
 #include "zero/checkpoint/checkpoint_inside.h"
 #include "zero/engine/errors.h"
+#include "zero/engine/momentum.h"
 #include "zero/engine/onebit.h"
 #include "zero/engine/update.h"
 
-/* Of errors and of parameters: units up to the end of their last tensor, and the padding behind it, which is
- * in the scales of its blocks and depends on the number of ranks. */
-enum { ERRORS, PARAMETERS, KINDS };
+/* Of errors, and of parameters or errors as owners: units up to the end of their last tensor, and the padding
+ * behind it, which is in the scales of its blocks and depends on the number of ranks. At stage 0
+ * (zero/engine/momentum.h) each file has what its rank owned. */
+enum { ERRORS, PARAMETERS, KINDS, OWNERS = PARAMETERS };
 enum { PIECE = 16384, SECTIONS = 2 * KINDS };
 
 struct header {
@@ -47,55 +49,95 @@ static bool has_errors(const struct zr_engine *engine)
     return zr_engine_keeps_errors(engine) && engine->steps_done > zr_engine_errors_first(engine);
 }
 
+/* Errors of momentum are not those of gradients. */
 static uint64_t method_of(const struct zr_engine *engine)
 {
-    return engine->options.compression.kinds[ZR_COMPRESSED_GRADIENTS].method;
+    enum { OF_MOMENTUM = 1 << 8 };
+    return engine->options.compression.kinds[ZR_COMPRESSED_GRADIENTS].method +
+           (zr_engine_exchanges_momentum(engine) ? OF_MOMENTUM : 0u);
 }
 
-/* The part of a unit that is in a section. */
-static struct zr_overlap part_of(const struct zr_engine *engine, size_t unit, unsigned section)
+static bool has_owners(const struct zr_engine *engine, unsigned section)
+{
+    return section % KINDS == OWNERS && zr_engine_exchanges_momentum(engine);
+}
+
+/* The part of a unit that is in a section of the file of a rank. */
+static struct zr_overlap part_of(const struct zr_engine *engine, size_t unit, unsigned section,
+                                 const struct header *file)
 {
     const struct zr_layout_unit *u = &engine->layout.units[unit];
     const struct zr_layout_parameter *last =
         &engine->layout.parameters[u->first_parameter + u->parameters_count - 1];
     size_t used = last->offset + last->elements;
-    if (zr_engine_is_frozen(engine, unit))
+    if (zr_engine_is_frozen(engine, unit) || (section % KINDS != ERRORS && !has_owners(engine, section) &&
+                                              (file->rank > 0 || !zr_engine_is_onebit(engine))))
         return (struct zr_overlap){0, 0};
-    return section < KINDS ? (struct zr_overlap){0, used}
-                           : (struct zr_overlap){used, u->padded_elements - used};
+    if (!has_owners(engine, section))
+        return section < KINDS ? (struct zr_overlap){0, used}
+                               : (struct zr_overlap){used, u->padded_elements - used};
+    size_t align = zr_layout_align(&engine->layout, unit), each = align * file->world,
+           shard = (used + each - 1) / each * align, from = shard * file->rank;
+    if (section >= KINDS || from >= used) /* errors of padding are 0 */
+        return (struct zr_overlap){0, 0};
+    return (struct zr_overlap){from, used - from < shard ? used - from : shard};
 }
 
-static uint64_t count_of(const struct zr_engine *engine, uint64_t rank, unsigned section)
+static uint64_t count_of(const struct zr_engine *engine, unsigned section, const struct header *file)
 {
     uint64_t sum = 0;
     for (size_t u = 0; u < engine->layout.units_count; u++)
-        sum += part_of(engine, u, section).count;
-    return section % KINDS == ERRORS || (rank == 0 && zr_engine_is_onebit(engine)) ? sum : 0;
+        sum += part_of(engine, u, section, file).count;
+    return sum;
 }
 
-/* Writes numbers whose index in the file is `place`, or reads them and adds errors. */
-static zr_result transfer_piece(struct error_file *io, size_t unit, struct zr_numbers numbers, size_t count,
-                                uint64_t place, bool adds)
+/* Where this rank has numbers of a section, and which of the unit's. */
+static struct zr_numbers memory_of(const struct zr_engine *engine, size_t unit, unsigned section,
+                                   struct zr_overlap *here)
 {
+    const struct zr_layout_unit *u = &engine->layout.units[unit];
+    *here = (struct zr_overlap){0, u->padded_elements};
+    if (section % KINDS == ERRORS)
+        return (struct zr_numbers){zr_engine_errors(engine, unit), ZR_PRECISION_FP32};
+    if (!has_owners(engine, section))
+        return (struct zr_numbers){engine->units[unit].whole, engine->options.precision};
+    *here = (struct zr_overlap){engine->rank * u->shard_elements, u->shard_elements};
+    return (struct zr_numbers){zr_engine_owner_errors(engine, unit), ZR_PRECISION_FP32};
+}
+
+/* Writes `part` of a unit, whose index in the file is `place`, or reads it and stores, or adds, what this
+ * rank has of it. */
+static zr_result transfer_piece(struct error_file *io, size_t unit, unsigned section, struct zr_overlap part,
+                                uint64_t place)
+{
+    struct zr_overlap here;
+    struct zr_numbers numbers = memory_of(io->engine, unit, section, &here);
     uint64_t at_bytes = sizeof io->header + place * sizeof(float);
+    size_t first = part.offset > here.offset ? part.offset : here.offset,
+           end = part.offset + part.count < here.offset + here.count ? part.offset + part.count
+                                                                     : here.offset + here.count;
     zr_result result = ZR_OK;
-    if (!io->reads)
-        result = zr_engine_get_floats(io->engine, unit, numbers, count, io->piece);
+    if (!io->reads) /* which has all of it */
+        result = zr_engine_get_floats(io->engine, unit, zr_numbers_at(numbers, first - here.offset),
+                                      part.count, io->piece);
     if (result == ZR_OK)
-        result = io->reads ? zr_file_read_at(&io->file, at_bytes, io->piece, count * sizeof(float))
-                           : zr_file_write_at(&io->file, at_bytes, io->piece, count * sizeof(float));
+        result = io->reads ? zr_file_read_at(&io->file, at_bytes, io->piece, part.count * sizeof(float))
+                           : zr_file_write_at(&io->file, at_bytes, io->piece, part.count * sizeof(float));
     if (result != ZR_OK)
         return result;
-    io->sum += zr_state_checksum(place, io->piece, count);
-    for (size_t i = 0; io->reads && adds && i < count; i++)
-        io->piece[i] += ((const float *)numbers.at)[i];
-    return io->reads ? zr_engine_put_floats(io->engine, unit, io->piece, count, numbers) : ZR_OK;
+    io->sum += zr_state_checksum(place, io->piece, part.count);
+    if (!io->reads || first >= end)
+        return ZR_OK;
+    float *mine = io->piece + (first - part.offset);
+    numbers = zr_numbers_at(numbers, first - here.offset);
+    for (size_t i = 0; (section % KINDS == ERRORS || has_owners(io->engine, section)) && i < end - first; i++)
+        mine[i] += ((const float *)numbers.at)[i];
+    return zr_engine_put_floats(io->engine, unit, mine, end - first, numbers);
 }
 
 static zr_result transfer(struct error_file *io, unsigned section)
 {
     struct zr_engine *engine = io->engine;
-    bool errors = section % KINDS == ERRORS;
     uint64_t place = 0;
     zr_result result = ZR_OK;
     if (io->header.counts[section] == 0)
@@ -104,13 +146,10 @@ static zr_result transfer(struct error_file *io, unsigned section)
         place += io->header.counts[before];
     io->sum = 0;
     for (size_t u = 0; u < engine->layout.units_count; u++) {
-        struct zr_overlap whole = part_of(engine, u, section);
-        struct zr_numbers all = {engine->units[u].whole, engine->options.precision};
-        if (errors)
-            all = (struct zr_numbers){zr_engine_errors(engine, u), ZR_PRECISION_FP32};
+        struct zr_overlap whole = part_of(engine, u, section, &io->header);
         for (size_t done = 0, part; done < whole.count && result == ZR_OK; done += part, place += part) {
             part = whole.count - done < PIECE ? whole.count - done : PIECE;
-            result = transfer_piece(io, u, zr_numbers_at(all, whole.offset + done), part, place, errors);
+            result = transfer_piece(io, u, section, (struct zr_overlap){whole.offset + done, part}, place);
         }
     }
     if (!io->reads)
@@ -154,7 +193,7 @@ zr_result zr_errors_save(zr_engine *engine, const char *folder, uint64_t state_c
     if (result == ZR_OK)
         result = zr_file_create(&io.file, path, ZR_CREATE_NEW);
     for (unsigned s = 0; s < SECTIONS; s++)
-        io.header.counts[s] = count_of(engine, engine->rank, s);
+        io.header.counts[s] = count_of(engine, s, &io.header);
     for (unsigned s = 0; s < SECTIONS && result == ZR_OK; s++)
         result = transfer(&io, s);
     io.header.checksum = checksum_of(&io.header);
@@ -190,10 +229,12 @@ static zr_result open_file(struct error_file *io, const char *path, uint64_t ran
                  h->state_checksum == state_checksum;
     if (right && h->method != method_of(io->engine))
         return zr_fail(ZR_ERR_INVALID,
-                       "'%s' is of another method of --compress; resume with the one that wrote it", path);
+                       "'%s' is of another method of --compress, or of onebit at another stage; resume "
+                       "with those that wrote it",
+                       path);
     for (unsigned s = 0; s < SECTIONS; s++)
-        right = right && ((s >= KINDS && h->world != io->engine->world) ||
-                          h->counts[s] == count_of(io->engine, rank, s));
+        right = right &&
+                ((s >= KINDS && h->world != io->engine->world) || h->counts[s] == count_of(io->engine, s, h));
     if (!right)
         return zr_fail(ZR_ERR_FORMAT, "'%s' is not of the step's state, or damaged; resume another step",
                        path);
@@ -212,9 +253,12 @@ zr_result zr_errors_load(zr_engine *engine, const char *folder, uint64_t state_c
     if (!has_errors(engine))
         return ZR_OK;
     zr_result result = take_piece(&io);
-    /* The file of rank 0 has the parameters, and says how many files there are. */
+    /* The file of rank 0 has the parameters, and says how many files there are; each has what its rank owned.
+     */
     for (uint64_t rank = 0, world = 1, next; rank < world && result == ZR_OK; rank = next) {
         next = rank == 0 && engine->rank > 0 ? engine->rank : rank + engine->world;
+        if (zr_engine_exchanges_momentum(engine))
+            next = rank + 1;
         result = path_of(path, folder, rank);
         if (result == ZR_OK)
             result = open_file(&io, path, rank, state_checksum);

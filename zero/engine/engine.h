@@ -54,7 +54,7 @@ struct zr_state_tier {
 /* Arguments common to all parameters of an update. */
 struct zr_engine_update {
     float rate, gradient_scale, correction1, correction2;
-    bool keeps_variance; /* see struct zr_optimizer_call */
+    bool keeps_variance, keeps_momentum; /* see struct zr_optimizer_call */
     const struct zr_gradient_weight
         *weight;                       /* kernels read the scale here, see zr_adamw; NULL: gradient_scale */
     const struct zr_step_rates *rates; /* likewise rate and corrections */
@@ -273,9 +273,9 @@ struct zr_engine {
     struct zr_delayed delayed;                   /* only with offload.delayed */
     struct zr_speculation speculation;           /* only with offload.speculative_bytes */
     struct zr_versions versions;
-    struct zr_actions step;                      /* the end of a step */
-    struct zr_compression_state compression;     /* see compression.h */
-    float *errors;                               /* [layout.pool_elements], see errors.h; NULL: none */
+    struct zr_actions step;                  /* the end of a step */
+    struct zr_compression_state compression; /* see compression.h */
+    float *errors;                           /* see errors.h; NULL: none */
 
     unsigned gathered_max;                  /* maximum of units gathered at a time */
     unsigned used_units;                    /* number of units with references */

@@ -1,6 +1,8 @@
 /* errors.c: see errors.h. */
 #include "zero/engine/errors.h"
 
+#include "zero/engine/momentum.h"
+
 bool zr_engine_keeps_errors(const struct zr_engine *engine)
 {
     return engine->world > 1 && engine->options.compression.kinds[ZR_COMPRESSED_GRADIENTS].on &&
@@ -27,13 +29,13 @@ zr_result zr_engine_errors_open(struct zr_engine *engine)
     const struct zr_engine_options *o = &engine->options;
     if (!zr_engine_keeps_errors(engine))
         return ZR_OK;
-    zr_result result = zr_take(o->arena, ZR_TAG_OPTIMIZER, engine->layout.pool_elements,
-                               sizeof *engine->errors, (void **)&engine->errors);
-    return result != ZR_OK
-               ? result
-               : o->kernels->clear(o->context,
-                                   &(struct zr_clear){engine->layout.pool_elements * sizeof *engine->errors,
-                                                      engine->errors});
+    const size_t owned = zr_engine_exchanges_momentum(engine) ? engine->layout.shards_elements : 0,
+                 count = engine->layout.pool_elements + owned;
+    zr_result result =
+        zr_take(o->arena, ZR_TAG_OPTIMIZER, count, sizeof *engine->errors, (void **)&engine->errors);
+    return result != ZR_OK ? result
+                           : o->kernels->clear(o->context, &(struct zr_clear){count * sizeof *engine->errors,
+                                                                              engine->errors});
 }
 
 void zr_engine_errors_close(struct zr_engine *engine)

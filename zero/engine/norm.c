@@ -3,6 +3,7 @@
 #include "zero/engine/actions.h"
 #include "zero/engine/compression.h"
 #include "zero/engine/gradients.h"
+#include "zero/engine/momentum.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -75,8 +76,9 @@ static zr_result find_bad_gradient(struct zr_engine *engine, struct bad_gradient
     *mine = (struct bad_gradient){UINT64_MAX, 0, false};
     /* Backward runs from the last unit to the first. */
     for (size_t u = engine->layout.units_count; u-- > 0;) {
-        size_t shard = engine->layout.units[u].shard_elements, at = shard,
-               sent = zr_engine_packed_nonfinite(engine, u);
+        struct zr_overlap range;
+        struct zr_numbers gradients;
+        size_t at, sent = zr_engine_packed_nonfinite(engine, u);
         if (engine->units[u].steps == 0)
             continue;
         if (sent < SIZE_MAX) {
@@ -84,13 +86,15 @@ static zr_result find_bad_gradient(struct zr_engine *engine, struct bad_gradient
             break;
         }
         result = zr_gradient_do(engine->units[u].place->fetch, engine, u);
+        gradients = zr_engine_counted_gradients(engine, u, &range);
+        at = range.count;
         if (result == ZR_OK)
-            result = zr_engine_find_nonfinite(engine, zr_engine_unit_compute(engine, u), shard,
-                                              engine->units[u].reduced, &at);
+            result = zr_engine_find_nonfinite(engine, zr_engine_unit_compute(engine, u), range.count,
+                                              gradients, &at);
         if (result != ZR_OK)
             return result;
-        if (at < shard) {
-            *mine = (struct bad_gradient){u, engine->rank * shard + at, false};
+        if (at < range.count) {
+            *mine = (struct bad_gradient){u, range.offset + at, false};
             break;
         }
     }
@@ -219,6 +223,8 @@ static zr_result gradient_norm(struct zr_engine *engine, double *norm)
         result = add_over(engine->options.tensor, &exact);
     if (result == ZR_OK)
         result = add_over(stages_of_norm(engine), &exact);
+    if (zr_engine_sends_momentum(engine))
+        total /= engine->world;
     if (zr_engine_is_part(engine))
         total = isfinite(exact.sum) ? exact.sum + exact.rest : exact.sum;
     *norm = sqrt(total);

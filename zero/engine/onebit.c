@@ -2,9 +2,10 @@
 #include "zero/engine/onebit.h"
 
 #include "zero/engine/errors.h"
+#include "zero/engine/momentum.h"
 #include "zero/engine/update.h"
 
-enum { VARIANCE = 1 }; /* slot of AdamW */
+enum { MOMENTUM, VARIANCE }; /* slots of AdamW */
 
 bool zr_engine_is_onebit(const struct zr_engine *engine)
 {
@@ -41,6 +42,21 @@ static void raise(float *variance, size_t n, double beta1, double other)
     }
 }
 
+/* At stage 0 the signs are those of the momentum, and a number without gradients moves by the root of the
+ * block's mean square of momenta. Numbers without variance are masked. */
+static void raise_to_momentum(float *variance, const float *momentum, size_t n)
+{
+    for (size_t first = 0; first < n; first += ZR_PACK_BLOCK) {
+        size_t count = n - first < ZR_PACK_BLOCK ? n - first : ZR_PACK_BLOCK;
+        double squares = 0;
+        for (size_t i = first; i < first + count; i++)
+            squares += (double)momentum[i] * (double)momentum[i];
+        float least = (float)(squares / (double)count);
+        for (size_t i = first; i < first + count; i++)
+            variance[i] = variance[i] > 0 && variance[i] < least ? least : variance[i];
+    }
+}
+
 zr_result zr_engine_onebit_settle(struct zr_engine *engine)
 {
     zr_result result = ZR_OK;
@@ -56,7 +72,9 @@ zr_result zr_engine_onebit_settle(struct zr_engine *engine)
             continue;
         result = zr_engine_take_owned(engine, u, &owned);
         size_t n = result == ZR_OK ? owned.to - owned.from : 0;
-        if (raises && n > 0) {
+        if (raises && n > 0 && zr_engine_exchanges_momentum(engine)) {
+            raise_to_momentum(owned.slots[VARIANCE], owned.slots[MOMENTUM], n);
+        } else if (raises && n > 0) {
             raise(owned.slots[VARIANCE], n, (double)engine->options.optimizer.beta1, sum / count);
         } else if (n > 0) {
             sum += mean(owned.slots[VARIANCE], n) * (double)n;

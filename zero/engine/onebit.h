@@ -1,4 +1,4 @@
-/* onebit.h: AdamW with one bit per number, at stage 1. Private to engine/.
+/* onebit.h: AdamW with one bit per number, at stage 1; momentum.h has stage 0. Private to engine/.
  *
  * The first warmup_steps steps are AdamW's. Then the variance stays as it is, and
  *   to the owner of a shard   go the signs of gradient + error, with a scale for each block; the sender keeps

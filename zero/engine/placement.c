@@ -5,6 +5,7 @@
  * below. */
 #include "zero/engine/compression.h"
 #include "zero/engine/gradients.h"
+#include "zero/engine/momentum.h"
 #include "zero/engine/parameter_tier.h"
 
 enum { LARGEST_MAX = ZR_PREFETCH_MAX + 1 };
@@ -45,10 +46,10 @@ struct gradient_plan {
 };
 
 /* Two-byte micro-batches are summed in fp32 instead of in place, because small addends would be lost in
- * rounding; with several ranks only ZR_REDUCE_ONCE sums in place. */
+ * rounding; with several ranks only ZR_REDUCE_ONCE and an exchange of momentum sum in place. */
 static bool adds_in_place(const struct zr_engine *engine)
 {
-    return engine->options.reduce == ZR_REDUCE_ONCE ||
+    return engine->options.reduce == ZR_REDUCE_ONCE || zr_engine_exchanges_momentum(engine) ||
            (engine->world == 1 &&
             (!zr_engine_is_low_precision(engine) || engine->options.micro_batches == 1));
 }

@@ -14,6 +14,7 @@
 #include "zero/engine/actions.h"
 #include "zero/engine/compression.h"
 #include "zero/engine/gradients.h"
+#include "zero/engine/momentum.h"
 #include "zero/engine/offload.h"
 
 /* ---- Addresses ----------------------------------------------------------------------------------------- */
@@ -242,6 +243,8 @@ const struct zr_gradient_place zr_gradients_none = {.home = NULL},
 
 static zr_result all_reduce(struct zr_engine *engine, size_t unit)
 {
+    if (zr_engine_sends_momentum(engine)) /* which has the gradients in it */
+        return ZR_OK;
     return zr_comm_all_reduce(
         engine->options.comm,
         &(struct zr_all_reduce){.buffer = engine->units[unit].written,

@@ -11,6 +11,7 @@
 #include "zero/checkpoint/checkpoint_inside.h"
 #include "zero/compress/compressor.h"
 #include "zero/engine/errors.h"
+#include "zero/engine/momentum.h"
 
 enum { WORLD_MAX = 4, BLOCKS = 3, SHARD_MAX = BLOCKS * ZR_PACK_BLOCK, ALL = WORLD_MAX * SHARD_MAX };
 
@@ -535,6 +536,123 @@ static int onebit_trains(struct rig *rig, const struct setting *setting)
     return 0;
 }
 
+/* ---- One bit at stage 0 -------------------------------------------------------------------------------- */
+
+enum { UNSEEN = 10 }; /* numbers without gradients in the warm-up */
+
+struct followed {
+    float gradient[ONEBIT_MAX], momentum[ONEBIT_MAX], master[ONEBIT_MAX], variance[ONEBIT_MAX];
+    float errors[WORLD_MAX * ONEBIT_MAX], owned[ONEBIT_MAX];
+    double moved[ONEBIT_MAX], received[ONEBIT_MAX]; /* sums of the ranks' mean momentum / of what they got */
+    unsigned char narrow[4 * ONEBIT_MAX];
+};
+
+/* One step of all units; the gradients of rank `rank`. */
+static int step_once(struct rig *rig, unsigned step, struct followed *all)
+{
+    struct zr_step_report report;
+    for (unsigned u = 0; u < UNITS; u++) {
+        void *base;
+        bool accumulate;
+        if (!units[u].gradient_uses)
+            continue;
+        must(zr_engine_gradients(rig->engine, u, &base, &accumulate) == ZR_OK);
+        must(fill(rig, zr_comm_rank(rig->comm), step, zr_parameter_elements(&parameters[u]), all->gradient,
+                  base) == ZR_OK);
+        if (step < ONEBIT_WARMUP)
+            memset(base, 0, UNSEEN * zr_precision_bytes(rig->context.precision));
+        must(zr_engine_reduce(rig->engine, u) == ZR_OK);
+    }
+    must(zr_engine_step(rig->engine, rate, &report) == ZR_OK && zr_engine_synchronize(rig->engine) == ZR_OK);
+    return 0;
+}
+
+/* What the ranks got and their errors are what their gradients have moved the momentum by. */
+static int sums_are_kept(struct rig *rig, const struct setting *setting, unsigned step, size_t n,
+                         struct followed *all)
+{
+    struct zr_engine *engine = rig->engine;
+    const float *momentum = engine->units[ONEBIT_UNIT].owned.slots[0];
+    size_t shard = engine->layout.units[ONEBIT_UNIT].shard_elements, padded = shard * setting->world;
+    for (unsigned p = 0; p < setting->world; p++) {
+        const struct zr_convert back = {
+            n, {all->narrow, setting->precision}, {all->gradient, ZR_PRECISION_FP32}};
+        must(fill(rig, p, step, n, all->gradient, all->narrow) == ZR_OK);
+        must(kernels->convert(&rig->context, &back) == ZR_OK);
+        for (size_t i = UNSEEN; i < n; i++)
+            all->moved[i] +=
+                ((double)beta1 * (double)all->momentum[i] + (1 - (double)beta1) * (double)all->gradient[i]) /
+                setting->world;
+    }
+    must(zr_comm_host_all_gather(rig->comm, zr_engine_errors(engine, ONEBIT_UNIT), padded * sizeof(float),
+                                 all->errors) == ZR_OK);
+    must(zr_comm_host_all_gather(rig->comm, zr_engine_owner_errors(engine, ONEBIT_UNIT),
+                                 shard * sizeof(float), all->owned) == ZR_OK);
+    for (size_t i = 0; i < padded; i++) {
+        double sum = (double)all->owned[i];
+        all->received[i] += (double)momentum[i];
+        for (unsigned p = 0; p < setting->world; p++)
+            sum += (double)all->errors[p * padded + i] / setting->world;
+        must(fabs(all->received[i] + sum - all->moved[i]) < 1e-5);
+        must(i >= UNSEEN || (momentum[i] == 0 && sum == 0)); /* padding too, which nothing moves */
+    }
+    return 0;
+}
+
+static int momentum_trains(struct rig *rig, const struct setting *setting)
+{
+    struct followed *all;
+    must(create_engine(rig, setting) == ZR_OK && take(rig, sizeof *all / sizeof(float), &all) == ZR_OK);
+    memset(all, 0, sizeof *all);
+    const struct zr_unit_state *state = &rig->engine->units[ONEBIT_UNIT];
+    const struct zr_owned *owned = &state->owned;
+    size_t n = zr_parameter_elements(&parameters[ONEBIT_UNIT]), each = zr_precision_bytes(setting->precision);
+    for (unsigned step = 0; step < ONEBIT_STEPS; step++) {
+        uint64_t elements[2], before = sent_bytes(rig, &elements[0]);
+        memcpy(all->momentum, owned->slots[0], n * sizeof(float));
+        memcpy(all->master, owned->master, n * sizeof(float));
+        memcpy(all->variance, owned->slots[1], n * sizeof(float));
+        int code = step_once(rig, step, all);
+        uint64_t bytes = sent_bytes(rig, &elements[1]) - before, count = elements[1] - elements[0];
+        must(bytes == (step < ONEBIT_WARMUP ? count * each : zr_pack_bytes(ZR_PACKING_ONEBIT, count)));
+        code = code || step < ONEBIT_WARMUP ? code : sums_are_kept(rig, setting, step, n, all);
+        if (code || step < ONEBIT_WARMUP) {
+            must(code == 0);
+            continue;
+        }
+        for (size_t first = 0; step == ONEBIT_WARMUP && first < n; first += ZR_PACK_BLOCK) {
+            double squares = 0;
+            for (size_t i = first; i < first + ZR_PACK_BLOCK; i++)
+                squares += (double)all->momentum[i] * (double)all->momentum[i];
+            float least = (float)(squares / ZR_PACK_BLOCK);
+            for (size_t i = first; i < first + ZR_PACK_BLOCK; i++)
+                if (all->variance[i] > 0 && all->variance[i] < least)
+                    all->variance[i] = least;
+        }
+        must(memcmp(owned->slots[1], all->variance, n * sizeof(float)) == 0);
+        memcpy(all->momentum, owned->slots[0], n * sizeof(float));
+        const struct zr_adamw how = {.rate = rate,
+                                     .beta1 = 1,
+                                     .beta2 = 1,
+                                     .epsilon = epsilon,
+                                     .gradient_scale = 1,
+                                     .correction1 = (float)(1 - pow(beta1, step + 1)),
+                                     .correction2 = (float)(1 - pow(beta2, ONEBIT_WARMUP))};
+        const struct zr_update numbers = {.n = n,
+                                          .gradient = {all->momentum, ZR_PRECISION_FP32},
+                                          .master = all->master,
+                                          .momentum = all->momentum,
+                                          .variance = all->variance};
+        must(kernels->update_adamw(&rig->context, &(struct zr_update_adamw){how, numbers}) == ZR_OK);
+        must(memcmp(owned->master, all->master, n * sizeof(float)) == 0);
+        must(narrow(rig, all->master, n, all->narrow) == ZR_OK);
+        must(memcmp(state->whole, all->narrow, n * each) == 0);
+    }
+    must(zr_engine_verify_replicas(rig->engine) == ZR_OK);
+    zr_arena_free(rig->arena, all);
+    return 0;
+}
+
 /* Errors of another number of ranks: rank r adds those of the ranks r, r + world .. */
 static int errors_move(struct rig *rig, const struct setting *setting)
 {
@@ -550,6 +668,14 @@ static int errors_move(struct rig *rig, const struct setting *setting)
                 sum += value_of(r, i, u);
             must(former == 0 || errors[i] == sum);
             errors[i] = sum;
+        }
+        size_t shard = rig->engine->layout.units[u].shard_elements;
+        for (size_t i = 0; setting->stage == 0 && units[u].gradient_uses && i < shard; i++) {
+            bool used = rank * shard + i < zr_parameter_elements(&parameters[u]);
+            float *own = &zr_engine_owner_errors(rig->engine, u)[i],
+                  want = used ? value_of(9, rank * shard + i, u) : 0; /* of each element, one */
+            must(former == 0 || *own == want);
+            *own = want;
         }
     }
     return former == 0 && zr_errors_save(rig->engine, setting->folder, 7) != ZR_OK ? 50 : 0;
@@ -613,14 +739,15 @@ int main(void)
                              .packing = ZR_PACKING_INT4,
                              .body = trains},
             "two nodes");
-    for (unsigned former = 2; former <= 4; former += 2) {
+    for (unsigned i = 0; i < 4; i++) {
+        const unsigned former = 2 + i / 2 * 2;
         char folder[] = "/tmp/zr-compress-XXXXXX", path[64];
-        struct setting setting = {former, .stage = 1, .packing = ZR_PACKING_ONEBIT, .body = errors_move};
+        struct setting setting = {former, .stage = i % 2, .packing = ZR_PACKING_ONEBIT, .body = errors_move};
         setting.folder = mkdtemp(folder);
         run(setting, "errors are saved");
         setting.world = 3;
         setting.former = former;
-        run(setting, former == 2 ? "the sum of two ranks' errors is kept" : "of four");
+        run(setting, former == 2 ? "the sums of two ranks' errors are kept" : "of four");
         for (unsigned r = 0; r < former; r++) {
             snprintf(path, sizeof path, "%s/errors.%05u", folder, r);
             unlink(path);
@@ -634,5 +761,12 @@ int main(void)
                              .packing = ZR_PACKING_ONEBIT,
                              .body = onebit_trains},
             "ten steps at stage 1");
+    for (unsigned i = 0; i < 4; i++)
+        run((struct setting){.world = 2 + i % 3,
+                             .stage = 0,
+                             .precision = (enum zr_precision)(i % 2),
+                             .packing = ZR_PACKING_ONEBIT,
+                             .body = momentum_trains},
+            "ten steps at stage 0");
     return tap_done();
 }

@@ -129,7 +129,8 @@ void zr_compress_read_file(struct zr_train_config *config)
              config->filed[zr_flag_index(zr_flag_find("node-size"))] && !zr_flag_given(config, "node-size"),
          filed = !zr_flag_given(config, "compress");
     unsigned shards = zr_train_shards(config);
-    if (filed && (shards == 1 || config->stage == 0))
+    if (filed && (shards == 1 ||
+                  (config->stage == 0 && !zr_compression_is_by(&config->compression, ZR_METHOD_ONEBIT))))
         memset(&config->compression, 0, sizeof config->compression);
     if (size_filed && (config->node_ranks < 2 || config->node_ranks >= shards))
         config->node_ranks = 0;
@@ -160,8 +161,8 @@ static const char *onebit_conflict(const struct zr_train_config *config)
     static char words[160];
     if (config->compression.kinds[ZR_COMPRESSED_PARAMETERS].on)
         return "--compress gradients:onebit sends signs of parameters, too; leave parameters out";
-    if (config->stage != 1)
-        return "--compress gradients:onebit requires --stage 1";
+    if (config->stage > 1)
+        return "--compress gradients:onebit requires --stage 0 or 1";
     if (config->optimizer.kind != ZR_OPTIMIZER_ADAMW || config->optimizer.average_decay > 0)
         return "--compress gradients:onebit requires --optimizer adamw without a moving average";
     if (config->compress_warmup < settled_steps(config)) {
@@ -192,7 +193,8 @@ const char *zr_compress_conflict(const struct zr_train_config *config)
         return config->node_ranks ? "--node-size requires --compress" : NULL;
     if (zr_train_shards(config) == 1)
         return "--compress requires several data ranks, which send parameters and gradients";
-    if (config->stage == 0 || config->stage == ZR_STAGE_AUTO)
+    const bool whole = config->stage == 0 && zr_compression_is_by(&config->compression, ZR_METHOD_ONEBIT);
+    if ((config->stage == 0 && !whole) || config->stage == ZR_STAGE_AUTO)
         return "--compress requires --stage 1, 2 or 3, where each rank updates a shard";
     unsigned shards = zr_train_shards(config), node = config->node_ranks;
     if (node > 0 && (shards % node != 0 || node >= shards))
