@@ -195,7 +195,7 @@ const char *zr_compress_conflict(const struct zr_train_config *config)
         return "--compress requires several data ranks, which send parameters and gradients";
     const bool whole = config->stage == 0 && zr_compression_is_by(&config->compression, ZR_METHOD_ONEBIT);
     if ((config->stage == 0 && !whole) || config->stage == ZR_STAGE_AUTO)
-        return "--compress requires --stage 1, 2 or 3, where each rank updates a shard";
+        return "--compress requires --stage 1, 2 or 3, where each rank updates a shard; or gradients:onebit";
     unsigned shards = zr_train_shards(config), node = config->node_ranks;
     if (node > 0 && (shards % node != 0 || node >= shards))
         return "--node-size must divide the number of data ranks and be below it";
