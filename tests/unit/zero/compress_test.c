@@ -367,7 +367,7 @@ static int finds_the_sender_s_nan(struct rig *rig)
             continue;
         must(zr_engine_gradients(rig->engine, u, (void **)&base, &accumulate) == ZR_OK);
         memset(base, 0, zr_parameter_elements(&parameters[u]) * each);
-        if (u == 3 && zr_comm_rank(rig->comm) == 1)
+        if (u == 3 && zr_comm_rank(rig->comm) == 2) /* not the owner */
             memset((char *)base + 700 * each, 0xff, each);
         must(zr_engine_reduce(rig->engine, u) == ZR_OK);
     }
@@ -547,10 +547,15 @@ struct followed {
     unsigned char narrow[4 * ONEBIT_MAX];
 };
 
-/* One step of all units; the gradients of rank `rank`. */
-static int step_once(struct rig *rig, unsigned step, struct followed *all)
+/* One step of all units. The norm of steps that send momentum is that of the ranks' mean square. */
+static int step_once(struct rig *rig, const struct setting *setting, unsigned step, struct followed *all)
 {
     struct zr_step_report report;
+    double squares = 0;
+    for (unsigned u = 0; u < UNITS; u++)
+        for (unsigned p = 0; p < setting->world && units[u].gradient_uses; p++)
+            for (size_t i = 0; i < zr_parameter_elements(&parameters[u]); i++)
+                squares += pow((double)value_of(p, i, step), 2) / setting->world;
     for (unsigned u = 0; u < UNITS; u++) {
         void *base;
         bool accumulate;
@@ -564,6 +569,7 @@ static int step_once(struct rig *rig, unsigned step, struct followed *all)
         must(zr_engine_reduce(rig->engine, u) == ZR_OK);
     }
     must(zr_engine_step(rig->engine, rate, &report) == ZR_OK && zr_engine_synchronize(rig->engine) == ZR_OK);
+    must(step < ONEBIT_WARMUP || fabs(report.gradient_norm / sqrt(squares) - 1) < 1e-3);
     return 0;
 }
 
@@ -612,7 +618,7 @@ static int momentum_trains(struct rig *rig, const struct setting *setting)
         memcpy(all->momentum, owned->slots[0], n * sizeof(float));
         memcpy(all->master, owned->master, n * sizeof(float));
         memcpy(all->variance, owned->slots[1], n * sizeof(float));
-        int code = step_once(rig, step, all);
+        int code = step_once(rig, setting, step, all);
         uint64_t bytes = sent_bytes(rig, &elements[1]) - before, count = elements[1] - elements[0];
         must(bytes == (step < ONEBIT_WARMUP ? count * each : zr_pack_bytes(ZR_PACKING_ONEBIT, count)));
         code = code || step < ONEBIT_WARMUP ? code : sums_are_kept(rig, setting, step, n, all);
