@@ -1,8 +1,8 @@
 /* error_file.c: what a rank whose gradients have errors (zero/engine/errors.h) has beside the state: the
- * errors, in a file of its own in the step's folder, and with onebit in that of rank 0 the parameters, which
- * are no rounded masters. Numbers are floats in the order of the parameter list, so another number of ranks
- * can read them: rank r of M adds the errors of the former ranks r, r + M, .., and their sum stays what it
- * was. */
+ * errors and velocities, in a file of its own in the step's folder, and in that of rank 0 with onebit the
+ * parameters, which are no rounded masters, with low rank the matrices Q. Numbers are floats in the order of
+ * the parameter list, so another number of ranks can read them: rank r of M adds the errors and velocities of
+ * the former ranks r, r + M, .., and their sums stay what they were. */
 #include <inttypes.h>
 #include <stddef.h>
 #include <stdio.h>
@@ -10,14 +10,15 @@
 
 #include "zero/checkpoint/checkpoint_inside.h"
 #include "zero/engine/errors.h"
+#include "zero/engine/low_rank.h"
 #include "zero/engine/momentum.h"
 #include "zero/engine/onebit.h"
 #include "zero/engine/update.h"
 
-/* Of errors, and of parameters or errors as owners: units up to the end of their last tensor, and the padding
- * behind it, which is in the scales of its blocks and depends on the number of ranks. At stage 0
- * (zero/engine/momentum.h) each file has what its rank owned. */
-enum { ERRORS, PARAMETERS, KINDS, OWNERS = PARAMETERS };
+/* Of the first kinds each rank has its own; owners are those of zero/engine/momentum.h, and each file has the
+ * part of its rank. Sections: units up to the end of their last tensor, and the padding behind it, which is
+ * in the scales of its blocks and depends on the number of ranks. */
+enum { ERRORS, VELOCITIES, OWN_KINDS, PARAMETERS = OWN_KINDS, FACTORS, OWNERS, KINDS };
 enum { PIECE = 16384, SECTIONS = 2 * KINDS };
 
 struct header {
@@ -57,30 +58,43 @@ static uint64_t method_of(const struct zr_engine *engine)
            (zr_engine_exchanges_momentum(engine) ? OF_MOMENTUM : 0u);
 }
 
-static bool has_owners(const struct zr_engine *engine, unsigned section)
+/* The part of the unit that a rank of `world` owns, up to its last tensor: errors of padding are 0. */
+static struct zr_overlap owned_part(const struct zr_engine *engine, size_t unit, size_t used,
+                                    const struct header *file)
 {
-    return section % KINDS == OWNERS && zr_engine_exchanges_momentum(engine);
+    size_t align = zr_layout_align(&engine->layout, unit), all = align * file->world,
+           shard = (used + all - 1) / all * align, from = shard * file->rank;
+    if (!zr_engine_exchanges_momentum(engine) || from >= used)
+        return (struct zr_overlap){0, 0};
+    return (struct zr_overlap){from, used - from < shard ? used - from : shard};
 }
 
-/* The part of a unit that is in a section of the file of a rank. */
+/* The part of a unit that is in a section of a file. */
 static struct zr_overlap part_of(const struct zr_engine *engine, size_t unit, unsigned section,
                                  const struct header *file)
 {
     const struct zr_layout_unit *u = &engine->layout.units[unit];
     const struct zr_layout_parameter *last =
         &engine->layout.parameters[u->first_parameter + u->parameters_count - 1];
-    size_t used = last->offset + last->elements;
-    if (zr_engine_is_frozen(engine, unit) || (section % KINDS != ERRORS && !has_owners(engine, section) &&
-                                              (file->rank > 0 || !zr_engine_is_onebit(engine))))
+    size_t used = last->offset + last->elements, factors;
+    const unsigned kind = section % KINDS;
+    zr_engine_low_rank_factors(engine, unit, &factors);
+    if (kind == FACTORS)
+        return (struct zr_overlap){0, section < KINDS ? factors : 0};
+    if (zr_engine_is_frozen(engine, unit) || (kind == VELOCITIES && !engine->compression.velocity) ||
+        (kind == PARAMETERS && (!zr_engine_is_onebit(engine) || zr_engine_exchanges_momentum(engine))) ||
+        (kind == OWNERS && section >= KINDS))
         return (struct zr_overlap){0, 0};
-    if (!has_owners(engine, section))
-        return section < KINDS ? (struct zr_overlap){0, used}
-                               : (struct zr_overlap){used, u->padded_elements - used};
-    size_t align = zr_layout_align(&engine->layout, unit), each = align * file->world,
-           shard = (used + each - 1) / each * align, from = shard * file->rank;
-    if (section >= KINDS || from >= used) /* errors of padding are 0 */
-        return (struct zr_overlap){0, 0};
-    return (struct zr_overlap){from, used - from < shard ? used - from : shard};
+    if (kind == OWNERS)
+        return owned_part(engine, unit, used, file);
+    return section < KINDS ? (struct zr_overlap){0, used}
+                           : (struct zr_overlap){used, u->padded_elements - used};
+}
+
+/* Whether a section is the same on all ranks, and in the file of rank 0; other sections are added. */
+static bool is_common(unsigned section)
+{
+    return section % KINDS == PARAMETERS || section % KINDS == FACTORS;
 }
 
 static uint64_t count_of(const struct zr_engine *engine, unsigned section, const struct header *file)
@@ -88,7 +102,7 @@ static uint64_t count_of(const struct zr_engine *engine, unsigned section, const
     uint64_t sum = 0;
     for (size_t u = 0; u < engine->layout.units_count; u++)
         sum += part_of(engine, u, section, file).count;
-    return sum;
+    return file->rank == 0 || !is_common(section) ? sum : 0;
 }
 
 /* Where this rank has numbers of a section, and which of the unit's. */
@@ -97,12 +111,19 @@ static struct zr_numbers memory_of(const struct zr_engine *engine, size_t unit, 
 {
     const struct zr_layout_unit *u = &engine->layout.units[unit];
     *here = (struct zr_overlap){0, u->padded_elements};
-    if (section % KINDS == ERRORS)
-        return (struct zr_numbers){zr_engine_errors(engine, unit), ZR_PRECISION_FP32};
-    if (!has_owners(engine, section))
+    switch (section % KINDS) {
+    case PARAMETERS:
         return (struct zr_numbers){engine->units[unit].whole, engine->options.precision};
-    *here = (struct zr_overlap){engine->rank * u->shard_elements, u->shard_elements};
-    return (struct zr_numbers){zr_engine_owner_errors(engine, unit), ZR_PRECISION_FP32};
+    case FACTORS:
+        return (struct zr_numbers){zr_engine_low_rank_factors(engine, unit, &here->count), ZR_PRECISION_FP32};
+    case VELOCITIES:
+        return (struct zr_numbers){engine->compression.velocity + u->pool_offset, ZR_PRECISION_FP32};
+    case OWNERS:
+        *here = (struct zr_overlap){engine->rank * u->shard_elements, u->shard_elements};
+        return (struct zr_numbers){zr_engine_owner_errors(engine, unit), ZR_PRECISION_FP32};
+    default:
+        return (struct zr_numbers){zr_engine_errors(engine, unit), ZR_PRECISION_FP32};
+    }
 }
 
 /* Writes `part` of a unit, whose index in the file is `place`, or reads it and stores, or adds, what this
@@ -130,7 +151,7 @@ static zr_result transfer_piece(struct error_file *io, size_t unit, unsigned sec
         return ZR_OK;
     float *mine = io->piece + (first - part.offset);
     numbers = zr_numbers_at(numbers, first - here.offset);
-    for (size_t i = 0; (section % KINDS == ERRORS || has_owners(io->engine, section)) && i < end - first; i++)
+    for (size_t i = 0; !is_common(section) && i < end - first; i++)
         mine[i] += ((const float *)numbers.at)[i];
     return zr_engine_put_floats(io->engine, unit, mine, end - first, numbers);
 }
@@ -213,11 +234,16 @@ static zr_result open_file(struct error_file *io, const char *path, uint64_t ran
     enum zr_path_kind kind;
     zr_result result = zr_path_kind_get(path, &kind);
     if (result == ZR_OK && kind == ZR_PATH_NONE)
-        result = zr_fail(
-            ZR_ERR_FORMAT,
-            "'%s' is missing: a step after the warm-up has errors of the gradients that were sent; if "
-            "none were compressed, give --compress-warmup %" PRIu64 " or more",
-            path, io->engine->steps_done);
+        result =
+            zr_engine_sends_by(io->engine, ZR_METHOD_LARGEST)
+                ? zr_fail(ZR_ERR_FORMAT,
+                          "'%s' is missing: a step has errors of the gradients that were sent; if none were "
+                          "compressed, leave --compress out, or give a method with a warm-up",
+                          path)
+                : zr_fail(ZR_ERR_FORMAT,
+                          "'%s' is missing: a step after the warm-up has errors of the gradients that were "
+                          "sent; if none were compressed, give --compress-warmup %" PRIu64 " or more",
+                          path, io->engine->steps_done);
     if (result == ZR_OK)
         result = zr_file_open_regular(&io->file, path);
     if (result == ZR_OK)
@@ -264,7 +290,7 @@ zr_result zr_errors_load(zr_engine *engine, const char *folder, uint64_t state_c
             result = open_file(&io, path, rank, state_checksum);
         world = io.header.world;
         for (unsigned s = 0; s < SECTIONS && result == ZR_OK; s++)
-            if ((s % KINDS == PARAMETERS || rank % engine->world == engine->rank) &&
+            if ((s % KINDS >= OWN_KINDS || rank % engine->world == engine->rank) &&
                 (s < KINDS || world == engine->world))
                 result = transfer(&io, s);
         zr_file_close(&io.file);

@@ -1,11 +1,13 @@
 /* compression.c: see compression.h. */
 #include "zero/engine/compression.h"
 
+#include <math.h>
 #include <string.h>
 
 #include "zero/comm/calls.h"
 #include "zero/comm/mesh.h"
 #include "zero/engine/errors.h"
+#include "zero/engine/low_rank.h"
 #include "zero/engine/momentum.h"
 #include "zero/engine/onebit.h"
 
@@ -58,6 +60,13 @@ static size_t larger(size_t a, size_t b)
     return a > b ? a : b;
 }
 
+/* Whether a unit's gradients go through a compressor. */
+static bool packs(const struct zr_engine *engine, size_t unit)
+{
+    return engine->units[unit].packs_gradients &&
+           (zr_engine_sends_by(engine, ZR_METHOD_PACKED) || zr_engine_is_onebit(engine));
+}
+
 static zr_result open_group(struct zr_engine *engine, zr_comm **out, const char *name, unsigned first,
                             unsigned stride, unsigned count)
 {
@@ -100,6 +109,53 @@ static zr_result open_compressor(struct zr_engine *engine, struct zr_compressor 
                                                                          .staging_bytes = staging_bytes});
 }
 
+/* Numbers of each shard of a unit that are sent as the largest: the share of the step or, with `most`, of any
+ * step. During a warm-up it falls from a quarter (Deep Gradient Compression). */
+static size_t largest_count(const struct zr_engine *engine, size_t unit, bool most)
+{
+    const double first = 0.25,
+                 last = (double)engine->options.compression.kinds[ZR_COMPRESSED_GRADIENTS].parameter;
+    double share = last;
+    if (last < first && (most ? engine->options.compression.warmup_steps > 0 : zr_engine_warms_up(engine)))
+        share = most ? first
+                     : first * pow(last / first, (double)engine->steps_done /
+                                                     (double)engine->options.compression.warmup_steps);
+    size_t shard = engine->layout.units[unit].shard_elements, count = (size_t)ceil(share * (double)shard);
+    return count < shard ? count : shard;
+}
+
+/* The staging block of sums of largest numbers, and the velocity of SGD with momentum, which the optimizer
+ * then leaves out. */
+static zr_result open_largest(struct zr_engine *engine)
+{
+    struct zr_engine_options *o = &engine->options;
+    struct zr_compression_state *state = &engine->compression;
+    size_t staging = 0, elements = engine->layout.pool_elements;
+    if (!zr_engine_sends_by(engine, ZR_METHOD_LARGEST))
+        return ZR_OK;
+    for (size_t u = 0; u < engine->layout.units_count; u++) {
+        size_t bytes = zr_largest_staging_bytes(engine->layout.units[u].shard_elements,
+                                                largest_count(engine, u, true), engine->world, o->stage == 0);
+        staging = !zr_engine_is_frozen(engine, u) ? larger(staging, bytes) : staging;
+    }
+    zr_result result =
+        zr_largest_init(&state->largest, &(struct zr_largest_options){.comm = o->comm,
+                                                                      .arena = o->arena,
+                                                                      .kernels = o->kernels,
+                                                                      .context = o->context,
+                                                                      .staging_bytes = staging});
+    if (result != ZR_OK || o->optimizer.kind != ZR_OPTIMIZER_SGD || o->optimizer.momentum_factor <= 0)
+        return result;
+    state->momentum = o->optimizer.momentum_factor;
+    o->optimizer.momentum_factor = 0;
+    result =
+        zr_take(o->arena, ZR_TAG_OPTIMIZER, elements, sizeof *state->velocity, (void **)&state->velocity);
+    return result == ZR_OK
+               ? o->kernels->clear(o->context,
+                                   &(struct zr_clear){elements * sizeof *state->velocity, state->velocity})
+               : result;
+}
+
 /* Staging blocks of the size of the largest operation. */
 static zr_result open_compressors(struct zr_engine *engine)
 {
@@ -111,9 +167,9 @@ static zr_result open_compressors(struct zr_engine *engine)
         size_t shard = engine->layout.units[u].shard_elements;
         if (engine->units[u].packs_parameters || zr_engine_is_onebit(engine))
             all = larger(all, zr_compressed_gather_bytes(parameters, shard, engine->world));
-        if (engine->units[u].packs_gradients && !hops(engine))
+        if (packs(engine, u) && !hops(engine))
             all = larger(all, zr_compressed_sum_bytes(gradients, shard, 1, engine->world));
-        if (engine->units[u].packs_gradients && hops(engine)) {
+        if (packs(engine, u) && hops(engine)) {
             within = larger(within, zr_compressed_sum_bytes(gradients, nodes(engine) * shard, nodes(engine),
                                                             node_ranks(engine)));
             between = larger(between, zr_compressed_sum_bytes(gradients, shard, 1, nodes(engine)));
@@ -168,6 +224,10 @@ zr_result zr_engine_compression_open(struct zr_engine *engine)
     if (result == ZR_OK)
         result = zr_engine_errors_open(engine);
     if (result == ZR_OK)
+        result = zr_engine_low_rank_open(engine);
+    if (result == ZR_OK)
+        result = open_largest(engine);
+    if (result == ZR_OK)
         result = open_compressors(engine);
     return result == ZR_OK ? open_secondary(engine) : result;
 }
@@ -177,6 +237,9 @@ void zr_engine_compression_close(struct zr_engine *engine)
     struct zr_compression_state *state = &engine->compression;
     zr_drop(engine->options.arena, &state->secondary);
     zr_drop(engine->options.arena, &state->sums);
+    zr_drop(engine->options.arena, &state->velocity);
+    zr_largest_fini(&state->largest);
+    zr_engine_low_rank_close(engine);
     zr_engine_errors_close(engine);
     zr_compressor_fini(&state->between);
     zr_compressor_fini(&state->within);
@@ -315,20 +378,62 @@ static void divide(struct zr_engine *engine, struct zr_unit_compression *unit)
     unit->sum.last = &unit->hop;
 }
 
+/* A sum of a unit's gradients by a method that is no packing; from, count: the part of it at `to`. */
+static zr_result sum_by_method(struct zr_engine *engine, size_t unit, const struct zr_low_rank_sum *sum)
+{
+    struct zr_largest_sum *op = &engine->compression.units[unit].largest;
+    const struct zr_engine_options *o = &engine->options;
+    const size_t shard = engine->layout.units[unit].shard_elements;
+    if (zr_engine_sends_by(engine, ZR_METHOD_LOW_RANK))
+        return zr_engine_low_rank_begin(engine, unit, sum);
+    *op = (struct zr_largest_sum){.shard_elements = shard,
+                                  .count = largest_count(engine, unit, false),
+                                  .from = {(void *)(uintptr_t)sum->source, o->precision},
+                                  .error = zr_engine_errors(engine, unit),
+                                  .momentum = engine->compression.momentum,
+                                  .clip = (double)o->optimizer.clip / sqrt((double)engine->world),
+                                  .to = sum->to,
+                                  .to_all = sum->count > shard,
+                                  .scale = 1.0f / (float)engine->world,
+                                  .accumulate = sum->accumulate,
+                                  .label = ZR_ENGINE_LABEL(unit, ZR_LABEL_GRADIENTS)};
+    if (engine->compression.velocity)
+        op->velocity = engine->compression.velocity + engine->layout.units[unit].pool_offset;
+    return zr_largest_begin(&engine->compression.largest, op, &engine->units[unit].reduce_ticket);
+}
+
+zr_result zr_engine_sum_whole(struct zr_engine *engine, size_t unit, const struct zr_all_reduce *sum)
+{
+    if (!zr_engine_feeds_errors(engine))
+        return zr_comm_all_reduce(engine->options.comm, sum, &engine->units[unit].reduce_ticket);
+    return sum_by_method(engine, unit,
+                         &(struct zr_low_rank_sum){.source = sum->buffer,
+                                                   .to = {sum->buffer, engine->options.precision},
+                                                   .count = engine->layout.units[unit].padded_elements});
+}
+
 zr_result zr_engine_sum_shards(struct zr_engine *engine, size_t unit, const struct zr_reduce_scatter *sum)
 {
     enum zr_precision precision = engine->options.precision;
     struct zr_unit_state *state = &engine->units[unit];
+    struct zr_unit_compression *own = engine->compression.units ? &engine->compression.units[unit] : NULL;
+    const struct zr_numbers to = {sum->destination, sum->wide ? ZR_PRECISION_FP32 : precision};
     const bool feeds = zr_engine_feeds_errors(engine);
     if (!state->packs_gradients || (zr_engine_keeps_errors(engine) && !feeds))
         return zr_comm_reduce_scatter(engine->options.comm, sum, &state->reduce_ticket);
-    struct zr_unit_compression *own = &engine->compression.units[unit];
+    if (!packs(engine, unit))
+        return sum_by_method(engine, unit,
+                             &(struct zr_low_rank_sum){.source = sum->source,
+                                                       .to = to,
+                                                       .from = engine->rank * sum->shard_elements,
+                                                       .count = sum->shard_elements,
+                                                       .accumulate = sum->accumulate});
     if (state->accumulated == 0)
         own->nonfinite = SIZE_MAX;
     own->sum = (struct zr_compressed){.packing = packing_of(engine, ZR_COMPRESSED_GRADIENTS),
                                       .shard_elements = sum->shard_elements,
                                       .from = {(void *)(uintptr_t)sum->source, precision},
-                                      .to = {sum->destination, sum->wide ? ZR_PRECISION_FP32 : precision},
+                                      .to = to,
                                       .error = feeds ? zr_engine_errors(engine, unit) : NULL,
                                       .nonfinite = &own->nonfinite,
                                       .scale = sum->scale,
@@ -350,8 +455,10 @@ zr_result zr_engine_await_sum(struct zr_engine *engine, size_t unit)
 {
     struct zr_unit_state *state = &engine->units[unit];
     bool in_hops = hops(engine) && state->packs_gradients;
-    zr_result result =
-        zr_comm_wait(in_hops ? engine->compression.node : engine->options.comm, state->reduce_ticket);
+    zr_result result = zr_engine_low_rank_end(engine, unit);
+    if (result == ZR_OK)
+        result =
+            zr_comm_wait(in_hops ? engine->compression.node : engine->options.comm, state->reduce_ticket);
     if (result == ZR_OK && in_hops && state->reduce_ticket > 0)
         result = zr_comm_wait(engine->compression.across, engine->compression.units[unit].second_ticket);
     if (result == ZR_OK)

@@ -18,6 +18,7 @@
 struct zr_unit_compression {
     struct zr_engine *engine;
     struct zr_compressed gather, sum, second; /* second: the hop between nodes */
+    struct zr_largest_sum largest;
     zr_ticket second_ticket;
     struct zr_comm_after hop;  /* runs the second hop */
     struct zr_comm_after keep; /* copies to `secondary` */
@@ -41,14 +42,16 @@ zr_result zr_engine_compression_open(struct zr_engine *engine);
 /* After all operations have ended. */
 void zr_engine_compression_close(struct zr_engine *engine);
 
-/* Gather a unit's shards of parameters / sum the ranks' gradients to this rank's shard, packed or as they
- * are; the ticket is the unit's parameter_ticket or reduce_ticket. */
+/* Gather a unit's shards of parameters / sum the ranks' gradients to this rank's shard, or in place on all
+ * ranks, by the engine's method or as they are; the ticket is the unit's parameter_ticket or reduce_ticket.
+ */
 zr_result zr_engine_gather_shards(struct zr_engine *engine, size_t unit, const struct zr_all_gather *gather);
 /* Adds the signs of what the owners have changed to a unit's parameters on all ranks, see onebit.h. */
 zr_result zr_engine_send_difference(struct zr_engine *engine, size_t unit);
 zr_result zr_engine_sum_shards(struct zr_engine *engine, size_t unit, const struct zr_reduce_scatter *sum);
 /* The first element of this rank's gradients that is not finite, and made a packed sum so; SIZE_MAX: none. */
 size_t zr_engine_packed_nonfinite(const struct zr_engine *engine, size_t unit);
+zr_result zr_engine_sum_whole(struct zr_engine *engine, size_t unit, const struct zr_all_reduce *sum);
 /* Wait for these operations. */
 zr_result zr_engine_await_shards(struct zr_engine *engine, size_t unit);
 zr_result zr_engine_await_sum(struct zr_engine *engine, size_t unit);

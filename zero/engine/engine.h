@@ -23,6 +23,7 @@
 #include "zero/comm/copies.h"
 #include "zero/comm/take.h"
 #include "zero/compress/compressor.h"
+#include "zero/compress/largest.h"
 #include "zero/zr_zero.h"
 
 /* Kernels and context for the tensors of one arena: see zr_engine_compute(). */
@@ -234,6 +235,16 @@ struct zr_parameter_file {
     struct zr_comm_clock *clock; /* NULL: none */
 };
 
+/* Sums of gradients by matrices of low rank; see low_rank.h. Zeros: none. */
+struct zr_low_rank {
+    struct zr_low_rank_unit *units; /* [units_count] */
+    float *p, *q;                   /* of all units; p also has what is sent as it is */
+    float *block;                   /* [block_elements] of a sum */
+    size_t block_elements;
+    unsigned last[2];                 /* units of the sums before; ZR_NO_UNIT: none */
+    struct zr_kernel_context context; /* of the engine's thread, fp32 */
+};
+
 /* Packed operations and nodes; see compression.h. Zeros: none. */
 struct zr_compression_state {
     struct zr_unit_compression *units; /* [units_count] */
@@ -242,6 +253,10 @@ struct zr_compression_state {
     struct zr_compressor within, between; /* of these: gradients in two hops */
     float *sums;                          /* of the first hop */
     void *secondary;                      /* this rank's part of the node's copy of sharded units */
+    struct zr_low_rank low_rank;
+    struct zr_largest largest;
+    float *velocity; /* [layout.pool_elements], see struct zr_largest_sum; NULL: none */
+    float momentum;  /* of the optimizer, in `velocity` */
 };
 
 struct zr_engine {

@@ -264,8 +264,23 @@ static zr_result check_onebit(const struct zr_engine_options *options)
 /* What methods exclude that keep errors, see errors.h. */
 static zr_result check_errors(const struct zr_engine_options *options)
 {
-    if (options->compression.kinds[ZR_COMPRESSED_GRADIENTS].method > ZR_METHOD_ONEBIT)
-        return zr_fail(ZR_ERR_UNAVAILABLE, "compression: the method is not there yet");
+    const float parameter = options->compression.kinds[ZR_COMPRESSED_GRADIENTS].parameter;
+    switch (options->compression.kinds[ZR_COMPRESSED_GRADIENTS].method) {
+    case ZR_METHOD_LOW_RANK:
+        if (!(parameter >= 1) || parameter > 65536)
+            return zr_fail(ZR_ERR_INVALID, "compression: rank %g; use 1 to 65536", (double)parameter);
+        break;
+    case ZR_METHOD_LARGEST:
+        if (!(parameter > 0 && parameter < 1))
+            return zr_fail(ZR_ERR_INVALID, "compression: share %g; use a number above 0 and below 1",
+                           (double)parameter);
+        break;
+    default:
+        break;
+    }
+    if (options->kernels->executes && !options->kernels->host_visible)
+        return zr_fail(ZR_ERR_INVALID, "compression with errors is not supported by the kernels \"%s\"",
+                       options->kernels->name);
     if (options->measures_squares)
         return zr_fail(ZR_ERR_INVALID,
                        "compression excludes measures_squares: a step's gradients have errors "
@@ -293,13 +308,10 @@ static zr_result check_method(const struct zr_compression *compression, enum zr_
 
 static zr_result check_compression(const struct zr_engine_options *options)
 {
-    bool on = false;
     zr_result result = ZR_OK;
     for (unsigned kind = 0; kind < ZR_COMPRESSED_KINDS && result == ZR_OK; kind++)
-        if (options->compression.kinds[kind].on) {
-            on = true;
+        if (options->compression.kinds[kind].on)
             result = check_method(&options->compression, (enum zr_compressed_kind)kind);
-        }
     if (result != ZR_OK)
         return result;
     unsigned node_ranks = options->compression.node_ranks, world = zr_comm_world(options->comm);
@@ -313,9 +325,12 @@ static zr_result check_compression(const struct zr_engine_options *options)
         return zr_fail(ZR_ERR_INVALID,
                        "compression: secondary shards are not supported by the kernels \"%s\"",
                        options->kernels->name);
-    if (on && zr_comm_world(options->comm) > 1 && options->stage == 0 &&
-        options->compression.kinds[ZR_COMPRESSED_GRADIENTS].method != ZR_METHOD_ONEBIT)
-        return zr_fail(ZR_ERR_INVALID, "compression requires stage 1, 2 or 3, where each rank owns a shard");
+    if (zr_comm_world(options->comm) > 1 && options->stage == 0 &&
+        (options->compression.kinds[ZR_COMPRESSED_PARAMETERS].on ||
+         (options->compression.kinds[ZR_COMPRESSED_GRADIENTS].on &&
+          options->compression.kinds[ZR_COMPRESSED_GRADIENTS].method == ZR_METHOD_PACKED)))
+        return zr_fail(ZR_ERR_INVALID,
+                       "compression by packing requires stage 1, 2 or 3, where each rank owns a shard");
     return options->compression.kinds[ZR_COMPRESSED_GRADIENTS].on &&
                    options->compression.kinds[ZR_COMPRESSED_GRADIENTS].method != ZR_METHOD_PACKED
                ? check_errors(options)

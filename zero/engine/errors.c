@@ -11,17 +11,20 @@ bool zr_engine_keeps_errors(const struct zr_engine *engine)
 
 uint64_t zr_engine_errors_first(const struct zr_engine *engine)
 {
-    return engine->options.compression.warmup_steps;
+    /* The warm-up of largest numbers sends more of them. */
+    return zr_engine_sends_by(engine, ZR_METHOD_LARGEST) ? 0 : engine->options.compression.warmup_steps;
 }
 
 bool zr_engine_feeds_errors(const struct zr_engine *engine)
 {
-    return zr_engine_keeps_errors(engine) && engine->steps_done >= zr_engine_errors_first(engine);
+    return zr_engine_keeps_errors(engine) &&
+           (engine->simulated || engine->steps_done >= zr_engine_errors_first(engine));
 }
 
 bool zr_engine_warms_up(const struct zr_engine *engine)
 {
-    return zr_engine_keeps_errors(engine) && engine->steps_done < engine->options.compression.warmup_steps;
+    return zr_engine_keeps_errors(engine) && !engine->simulated &&
+           engine->steps_done < engine->options.compression.warmup_steps;
 }
 
 zr_result zr_engine_errors_open(struct zr_engine *engine)

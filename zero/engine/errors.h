@@ -13,7 +13,8 @@ static inline bool zr_engine_sends_by(const struct zr_engine *engine, enum zr_co
            engine->options.compression.kinds[ZR_COMPRESSED_GRADIENTS].method == method;
 }
 
-/* Whether the method keeps errors / whether it does so in this step: after the warm-up. */
+/* Whether the method keeps errors / whether it does so in this step. A plan is of the steps after a warm-up.
+ */
 bool zr_engine_keeps_errors(const struct zr_engine *engine);
 bool zr_engine_feeds_errors(const struct zr_engine *engine);
 /* Number of steps after which the first errors exist. */

@@ -14,6 +14,7 @@
 #include "zero/engine/actions.h"
 #include "zero/engine/compression.h"
 #include "zero/engine/gradients.h"
+#include "zero/engine/low_rank.h"
 #include "zero/engine/momentum.h"
 #include "zero/engine/offload.h"
 
@@ -245,14 +246,13 @@ static zr_result all_reduce(struct zr_engine *engine, size_t unit)
 {
     if (zr_engine_sends_momentum(engine)) /* which has the gradients in it */
         return ZR_OK;
-    return zr_comm_all_reduce(
-        engine->options.comm,
+    return zr_engine_sum_whole(
+        engine, unit,
         &(struct zr_all_reduce){.buffer = engine->units[unit].written,
                                 .shard_elements = engine->layout.units[unit].shard_elements,
                                 .scale = 1.0f / (float)engine->world,
                                 .type = engine->comm_type,
-                                .label = ZR_ENGINE_LABEL(unit, ZR_LABEL_GRADIENTS)},
-        &engine->units[unit].reduce_ticket);
+                                .label = ZR_ENGINE_LABEL(unit, ZR_LABEL_GRADIENTS)});
 }
 
 /* Reduces to this rank's shard, or adds to it. */
@@ -324,13 +324,16 @@ static zr_result reduce_to_sum(struct zr_engine *engine, size_t unit)
 static zr_result gather_sums(struct zr_engine *engine, size_t unit)
 {
     struct zr_unit_state *state = &engine->units[unit];
-    return zr_comm_all_gather(
-        engine->options.comm,
-        &(struct zr_all_gather){.source = state->reduced.at,
-                                .destination = state->written,
-                                .shard_bytes = engine->layout.units[unit].shard_elements * sizeof(float),
-                                .label = ZR_ENGINE_LABEL(unit, ZR_LABEL_GRADIENTS)},
-        &state->reduce_ticket);
+    zr_result result = zr_engine_low_rank_end(engine, unit); /* it writes the sums when it ends */
+    return result != ZR_OK ? result
+                           : zr_comm_all_gather(
+                                 engine->options.comm,
+                                 &(struct zr_all_gather){
+                                     .source = state->reduced.at,
+                                     .destination = state->written,
+                                     .shard_bytes = engine->layout.units[unit].shard_elements * sizeof(float),
+                                     .label = ZR_ENGINE_LABEL(unit, ZR_LABEL_GRADIENTS)},
+                                 &state->reduce_ticket);
 }
 
 /* Adds gradients of which each tensor rank has a partial sum. */

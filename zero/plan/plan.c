@@ -345,14 +345,6 @@ static zr_result note_host_tier(struct zr_byte_plan *out, zr_arena *tier)
     return zr_arena_get_high_water(tier, &out->host_tag_limits);
 }
 
-/* Of the steps after a warm-up, which send as much in every step. */
-static struct zr_compression compression_of(const struct zr_plan_request *request)
-{
-    struct zr_compression compression = request->compression;
-    compression.warmup_steps = 0;
-    return compression;
-}
-
 static zr_result rehearse(struct zr_byte_plan *out, struct rehearsal *rehearsal)
 {
     const struct zr_plan_request *request = rehearsal->request;
@@ -375,7 +367,7 @@ static zr_result rehearse(struct zr_byte_plan *out, struct rehearsal *rehearsal)
             .stage = request->stage,
             .micro_batches = rehearsal->micro_batches,
             .reduce = request->reduce,
-            .compression = compression_of(request),
+            .compression = request->compression,
             .measures_squares = request->measures_squares,
             .precision = request->precision,
             .optimizer = request->optimizer,

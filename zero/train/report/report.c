@@ -92,7 +92,11 @@ static void print_model(struct zr_text_page *page, const struct zr_train_config 
         zr_text_print(&page->text, "ranks send packed");
         zr_compress_print(&page->text, &config->compression);
         if (zr_compression_keeps_errors(&config->compression) && config->compress_warmup > 0)
-            zr_text_print(&page->text, " after %" PRIu64 " steps", config->compress_warmup);
+            zr_text_print(&page->text,
+                          zr_compression_is_by(&config->compression, ZR_METHOD_LARGEST)
+                              ? ", more numbers in the first %" PRIu64 " steps"
+                              : " after %" PRIu64 " steps",
+                          config->compress_warmup);
         zr_text_print(&page->text, "\n");
     }
     if (config->delayed_update)

@@ -187,15 +187,21 @@ static const char *errors_conflict(const struct zr_train_config *config)
     return zr_compression_is_by(&config->compression, ZR_METHOD_ONEBIT) ? onebit_conflict(config) : NULL;
 }
 
+/* Whether the compression needs no owners of shards. */
+static bool at_stage_0(const struct zr_compression *compression)
+{
+    return !compression->kinds[ZR_COMPRESSED_PARAMETERS].on && zr_compression_keeps_errors(compression);
+}
+
 const char *zr_compress_conflict(const struct zr_train_config *config)
 {
     if (!zr_train_compresses(config))
         return config->node_ranks ? "--node-size requires --compress" : NULL;
     if (zr_train_shards(config) == 1)
         return "--compress requires several data ranks, which send parameters and gradients";
-    const bool whole = config->stage == 0 && zr_compression_is_by(&config->compression, ZR_METHOD_ONEBIT);
-    if ((config->stage == 0 && !whole) || config->stage == ZR_STAGE_AUTO)
-        return "--compress requires --stage 1, 2 or 3, where each rank updates a shard; or gradients:onebit";
+    if ((config->stage == 0 && !at_stage_0(&config->compression)) || config->stage == ZR_STAGE_AUTO)
+        return "--compress requires --stage 1, 2 or 3, where each rank updates a shard; or gradients:onebit, "
+               "powersgd or topk";
     unsigned shards = zr_train_shards(config), node = config->node_ranks;
     if (node > 0 && (shards % node != 0 || node >= shards))
         return "--node-size must divide the number of data ranks and be below it";
