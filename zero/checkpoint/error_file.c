@@ -11,7 +11,6 @@
 #include "zero/checkpoint/checkpoint_inside.h"
 #include "zero/engine/errors.h"
 #include "zero/engine/low_rank.h"
-#include "zero/engine/momentum.h"
 #include "zero/engine/onebit.h"
 #include "zero/engine/update.h"
 
@@ -55,7 +54,7 @@ static uint64_t method_of(const struct zr_engine *engine)
 {
     enum { OF_MOMENTUM = 1 << 8 };
     return engine->options.compression.kinds[ZR_COMPRESSED_GRADIENTS].method +
-           (zr_engine_exchanges_momentum(engine) ? OF_MOMENTUM : 0u);
+           (engine->exchanges_momentum ? OF_MOMENTUM : 0u);
 }
 
 /* The part of the unit that a rank of `world` owns, up to its last tensor: errors of padding are 0. */
@@ -64,7 +63,7 @@ static struct zr_overlap owned_part(const struct zr_engine *engine, size_t unit,
 {
     size_t align = zr_layout_align(&engine->layout, unit), all = align * file->world,
            shard = (used + all - 1) / all * align, from = shard * file->rank;
-    if (!zr_engine_exchanges_momentum(engine) || from >= used)
+    if (!engine->exchanges_momentum || from >= used)
         return (struct zr_overlap){0, 0};
     return (struct zr_overlap){from, used - from < shard ? used - from : shard};
 }
@@ -82,7 +81,7 @@ static struct zr_overlap part_of(const struct zr_engine *engine, size_t unit, un
     if (kind == FACTORS)
         return (struct zr_overlap){0, section < KINDS ? factors : 0};
     if (zr_engine_is_frozen(engine, unit) || (kind == VELOCITIES && !engine->compression.velocity) ||
-        (kind == PARAMETERS && (!zr_engine_is_onebit(engine) || zr_engine_exchanges_momentum(engine))) ||
+        (kind == PARAMETERS && (!zr_engine_is_onebit(engine) || engine->exchanges_momentum)) ||
         (kind == OWNERS && section >= KINDS))
         return (struct zr_overlap){0, 0};
     if (kind == OWNERS)
@@ -283,7 +282,7 @@ zr_result zr_errors_load(zr_engine *engine, const char *folder, uint64_t state_c
      */
     for (uint64_t rank = 0, world = 1, next; rank < world && result == ZR_OK; rank = next) {
         next = rank == 0 && engine->rank > 0 ? engine->rank : rank + engine->world;
-        if (zr_engine_exchanges_momentum(engine))
+        if (engine->exchanges_momentum)
             next = rank + 1;
         result = path_of(path, folder, rank);
         if (result == ZR_OK)

@@ -29,7 +29,7 @@ static void add(struct zr_actions *list, enum zr_action_kind kind, size_t unit)
  * from the host, the all-gather starts one unit later, after the copy. */
 static void add_update(struct zr_engine *engine, struct zr_actions *list)
 {
-    const bool exchanges = zr_engine_exchanges_momentum(engine); /* while the next unit is updated */
+    const bool exchanges = engine->exchanges_momentum; /* while the next unit is updated */
     size_t behind = exchanges ? 1 : engine->tiers_count - 1, count = engine->layout.units_count, sums = 0;
     add(list, ZR_ACTION_OPEN, 0);
     for (size_t u = 0; u < count + behind; u++) {
@@ -295,7 +295,7 @@ zr_result zr_engine_act(struct zr_engine_run *run, const struct zr_action *actio
     case ZR_ACTION_PUT:
         return zr_engine_delayed_put(engine, unit);
     case ZR_ACTION_PUBLISH:
-        if (zr_engine_exchanges_momentum(engine))
+        if (engine->exchanges_momentum)
             return zr_engine_momentum_apply(run, unit);
         return zr_engine_sends_signs(engine) ? zr_engine_send_difference(engine, unit)
                                              : zr_engine_all_gather_parameters(engine, unit);

@@ -8,7 +8,6 @@
 #include "zero/comm/mesh.h"
 #include "zero/engine/errors.h"
 #include "zero/engine/low_rank.h"
-#include "zero/engine/momentum.h"
 #include "zero/engine/onebit.h"
 
 /* ---- What is packed ------------------------------------------------------------------------------------ */
@@ -33,7 +32,7 @@ bool zr_engine_packs(const struct zr_engine *engine)
 bool zr_engine_keeps_exact_masters(const struct zr_engine *engine)
 {
     return zr_engine_is_low_precision(engine) || zr_engine_packs_kind(engine, ZR_COMPRESSED_PARAMETERS) ||
-           (zr_engine_is_onebit(engine) && !zr_engine_exchanges_momentum(engine));
+           (zr_engine_is_onebit(engine) && !engine->exchanges_momentum);
 }
 
 static unsigned node_ranks(const struct zr_engine *engine)

@@ -276,6 +276,7 @@ struct zr_engine {
     struct zr_unit_range squared; /* units whose squares are computed in device memory */
     bool shards_parameters;       /* some unit's parameters are sharded */
     bool keeps_secondary;         /* of some unit */
+    bool exchanges_momentum;      /* see momentum.h */
 
     /* Offload only; see offload.h. */
     zr_comm *copies;
@@ -364,6 +365,10 @@ zr_result zr_engine_find_nonfinite(const struct zr_engine *engine, struct zr_com
                                    struct zr_numbers x, size_t *index);
 zr_result zr_engine_checksum(const struct zr_engine *engine, struct zr_compute compute, const void *data,
                              size_t bytes, uint64_t *sum);
+/* This rank's gradients of a unit that the norm counts, and their range in the unit: its reduced shard, or
+ * all of its own if it sends momentum. */
+struct zr_numbers zr_engine_counted_gradients(const struct zr_engine *engine, size_t unit,
+                                              struct zr_overlap *range);
 /* Sum of squares of this rank's shard of a unit, in fixed blocks; it may arrive only with
  * zr_engine_squares_read(). With tensor or pipeline parallelism tensor by tensor, without tensors that
  * another engine counts. */

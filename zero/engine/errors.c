@@ -1,8 +1,6 @@
 /* errors.c: see errors.h. */
 #include "zero/engine/errors.h"
 
-#include "zero/engine/momentum.h"
-
 bool zr_engine_keeps_errors(const struct zr_engine *engine)
 {
     return engine->world > 1 && engine->options.compression.kinds[ZR_COMPRESSED_GRADIENTS].on &&
@@ -32,7 +30,7 @@ zr_result zr_engine_errors_open(struct zr_engine *engine)
     const struct zr_engine_options *o = &engine->options;
     if (!zr_engine_keeps_errors(engine))
         return ZR_OK;
-    const size_t owned = zr_engine_exchanges_momentum(engine) ? engine->layout.shards_elements : 0,
+    const size_t owned = engine->exchanges_momentum ? engine->layout.shards_elements : 0,
                  count = engine->layout.pool_elements + owned;
     zr_result result =
         zr_take(o->arena, ZR_TAG_OPTIMIZER, count, sizeof *engine->errors, (void **)&engine->errors);
@@ -49,4 +47,9 @@ void zr_engine_errors_close(struct zr_engine *engine)
 float *zr_engine_errors(const struct zr_engine *engine, size_t unit)
 {
     return engine->errors + engine->layout.units[unit].pool_offset;
+}
+
+float *zr_engine_owner_errors(const struct zr_engine *engine, size_t unit)
+{
+    return engine->errors + engine->layout.pool_elements + engine->layout.units[unit].shard_offset;
 }

@@ -9,34 +9,6 @@
 
 enum { MOMENTUM, VARIANCE }; /* slots of AdamW */
 
-bool zr_engine_exchanges_momentum(const struct zr_engine *engine)
-{
-    return engine->options.stage == 0 && zr_engine_is_onebit(engine);
-}
-
-bool zr_engine_sends_momentum(const struct zr_engine *engine)
-{
-    return engine->options.stage == 0 && zr_engine_sends_signs(engine);
-}
-
-float *zr_engine_owner_errors(const struct zr_engine *engine, size_t unit)
-{
-    return engine->errors + engine->layout.pool_elements + engine->layout.units[unit].shard_offset;
-}
-
-struct zr_numbers zr_engine_counted_gradients(const struct zr_engine *engine, size_t unit,
-                                              struct zr_overlap *range)
-{
-    const struct zr_layout_unit *u = &engine->layout.units[unit];
-    const struct zr_unit_state *state = &engine->units[unit];
-    if (zr_engine_sends_momentum(engine)) {
-        *range = (struct zr_overlap){0, u->padded_elements};
-        return (struct zr_numbers){state->kept, engine->options.precision};
-    }
-    *range = (struct zr_overlap){engine->rank * u->shard_elements, u->shard_elements};
-    return state->reduced;
-}
-
 /* Zeroes numbers without variance. */
 static void mask(float *numbers, const float *variance, size_t n)
 {

@@ -15,21 +15,9 @@
 
 #include "zero/engine/engine.h"
 
-/* Whether ranks send momentum after the warm-up / in this step. */
-bool zr_engine_exchanges_momentum(const struct zr_engine *engine);
-bool zr_engine_sends_momentum(const struct zr_engine *engine);
-
-/* Errors of this rank as the owner of a shard, [shard_elements]; the unit is not frozen. */
-float *zr_engine_owner_errors(const struct zr_engine *engine, size_t unit);
-
 /* In place of ZR_ACTION_UPDATE: moves the momentum of the taken unit and starts to exchange it / with
  * ZR_ACTION_PUBLISH, one unit later: waits for it and updates the unit. They do nothing in other steps. */
 zr_result zr_engine_momentum_send(struct zr_engine_run *run, size_t unit);
 zr_result zr_engine_momentum_apply(struct zr_engine_run *run, size_t unit);
-
-/* This rank's gradients of a unit that the norm counts, and their range in the unit: its reduced shard, or
- * all of its own if it sends momentum. */
-struct zr_numbers zr_engine_counted_gradients(const struct zr_engine *engine, size_t unit,
-                                              struct zr_overlap *range);
 
 #endif

@@ -1,21 +1,9 @@
 /* onebit.c: see onebit.h. */
 #include "zero/engine/onebit.h"
 
-#include "zero/engine/errors.h"
-#include "zero/engine/momentum.h"
 #include "zero/engine/update.h"
 
 enum { MOMENTUM, VARIANCE }; /* slots of AdamW */
-
-bool zr_engine_is_onebit(const struct zr_engine *engine)
-{
-    return zr_engine_sends_by(engine, ZR_METHOD_ONEBIT);
-}
-
-bool zr_engine_sends_signs(const struct zr_engine *engine)
-{
-    return zr_engine_is_onebit(engine) && zr_engine_feeds_errors(engine);
-}
 
 static double mean(const float *x, size_t n)
 {
@@ -72,7 +60,7 @@ zr_result zr_engine_onebit_settle(struct zr_engine *engine)
             continue;
         result = zr_engine_take_owned(engine, u, &owned);
         size_t n = result == ZR_OK ? owned.to - owned.from : 0;
-        if (raises && n > 0 && zr_engine_exchanges_momentum(engine)) {
+        if (raises && n > 0 && engine->exchanges_momentum) {
             raise_to_momentum(owned.slots[VARIANCE], owned.slots[MOMENTUM], n);
         } else if (raises && n > 0) {
             raise(owned.slots[VARIANCE], n, (double)engine->options.optimizer.beta1, sum / count);

@@ -11,11 +11,23 @@
 #ifndef ZR_ENGINE_ONEBIT_H
 #define ZR_ENGINE_ONEBIT_H
 
-#include "zero/engine/engine.h"
+#include "zero/engine/errors.h"
 
 /* Whether the engine sends signs after its warm-up / in this step. */
-bool zr_engine_is_onebit(const struct zr_engine *engine);
-bool zr_engine_sends_signs(const struct zr_engine *engine);
+static inline bool zr_engine_is_onebit(const struct zr_engine *engine)
+{
+    return zr_engine_sends_by(engine, ZR_METHOD_ONEBIT);
+}
+static inline bool zr_engine_sends_signs(const struct zr_engine *engine)
+{
+    return zr_engine_is_onebit(engine) && zr_engine_feeds_errors(engine);
+}
+
+/* The same at stage 0: the signs are those of momentum. */
+static inline bool zr_engine_sends_momentum(const struct zr_engine *engine)
+{
+    return engine->exchanges_momentum && zr_engine_feeds_errors(engine);
+}
 
 /* In the first step that sends signs, before its updates: raises small variances, because signs move numbers
  * without gradients, too, and a variance near zero would make these moves large. Does nothing in other

@@ -1,6 +1,6 @@
 /* results.c: results of kernels that the host reads. If the host cannot access tensors, kernels write results
  * to an arena block, from which they are copied. */
-#include "zero/engine/momentum.h"
+#include "zero/engine/onebit.h"
 #include "zero/engine/engine.h"
 
 zr_result zr_engine_copy(const struct zr_engine *engine, void *to, const void *from, size_t bytes)
@@ -195,6 +195,19 @@ zr_result zr_engine_squares(const struct zr_engine *engine, struct zr_compute co
     return bring(engine, compute, sum,
                  compute.kernels->sum_of_squares(
                      compute.context, &(struct zr_sum_of_squares){n, x, place_of(engine, compute, sum)}));
+}
+
+struct zr_numbers zr_engine_counted_gradients(const struct zr_engine *engine, size_t unit,
+                                              struct zr_overlap *range)
+{
+    const struct zr_layout_unit *u = &engine->layout.units[unit];
+    const struct zr_unit_state *state = &engine->units[unit];
+    if (zr_engine_sends_momentum(engine)) {
+        *range = (struct zr_overlap){0, u->padded_elements};
+        return (struct zr_numbers){state->kept, engine->options.precision};
+    }
+    *range = (struct zr_overlap){engine->rank * u->shard_elements, u->shard_elements};
+    return state->reduced;
 }
 
 zr_result zr_engine_unit_squares(struct zr_engine *engine, size_t unit, double *sum)

@@ -11,7 +11,7 @@
 #include "zero/checkpoint/checkpoint_inside.h"
 #include "zero/compress/compressor.h"
 #include "zero/engine/errors.h"
-#include "zero/engine/momentum.h"
+#include "zero/engine/onebit.h"
 
 enum { WORLD_MAX = 4, BLOCKS = 3, SHARD_MAX = BLOCKS * ZR_PACK_BLOCK, ALL = WORLD_MAX * SHARD_MAX };
 

@@ -43,7 +43,8 @@ static float value_of(unsigned rank, unsigned unit, size_t element, unsigned ste
     uint64_t x = ((rank * UINT64_C(31) + unit) * UINT64_C(1000003) + element) * UINT64_C(0x9e3779b97f4a7c15) +
                  step * UINT64_C(77);
     x ^= x >> 29;
-    return (float)((double)(x % 20011) / 10000 - 1) / (float)(1 + element % 5);
+    float value = (float)((double)(x % 20011) / 10000 - 1);
+    return unit == UNITS - 1 ? rintf(4 * value) : value / (float)(1 + element % 5); /* equal ones, too */
 }
 
 /* The matrices of the first steps have the rank RANK, and the sum of the ranks', too. */
