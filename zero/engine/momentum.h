@@ -16,7 +16,9 @@
 #include "zero/engine/engine.h"
 
 /* In place of ZR_ACTION_UPDATE: moves the momentum of the taken unit and starts to exchange it / with
- * ZR_ACTION_PUBLISH, one unit later: waits for it and updates the unit. They do nothing in other steps. */
+ * ZR_ACTION_PUBLISH, one unit later: waits for it and updates the unit. They do nothing in other steps.
+ * Called by the thread that runs the list, on all ranks for the same units in the same order; the masters do
+ * not change in between. Errors as of the kernels and of zr_comm_all_gather(). */
 zr_result zr_engine_momentum_send(struct zr_engine_run *run, size_t unit);
 zr_result zr_engine_momentum_apply(struct zr_engine_run *run, size_t unit);
 
