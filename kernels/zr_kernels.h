@@ -736,6 +736,7 @@ struct zr_pack {
     struct zr_numbers from, minus; /* fp32, or both of the context's precision or fp32; minus.at NULL: 0 */
     float *error;                  /* [n], in and out; NULL: none */
     void *to;                      /* [zr_pack_bytes(packing, n)], of any alignment */
+    size_t *nonfinite;             /* lowered to the index of the first infinity or NaN; NULL: not wanted */
 };
 /* to[i] (+)= ((from[0][i] + from[1][i]) + ...) * scale, in the order of the list, computed in floats and
  * rounded once. `to` is fp32 or of the context's precision. */

@@ -237,10 +237,10 @@ struct zr_offload {
  * error of the next gradient, 4 bytes per element on every rank. They require fp32 or bf16, no offload and
  * whole models.
  *
- * Onebit is 1-bit AdamW with sharded state: after warmup_steps steps of AdamW the variance stays as it is,
- * gradients are sent as signs, and updates as signs of the difference of masters and parameters. Requires
- * stage 1, AdamW without average, and parameters that are not packed. The variance is settled after
- * 1 / (1 - beta2) steps. */
+ * Onebit is 1-bit AdamW: after warmup_steps steps of AdamW the variance stays. Stage 0 sends signs of
+ * momentum, with errors of the owners of shards, too; stage 1 signs of gradients, and of the difference of
+ * masters and parameters. Requires one of them, AdamW without average, and parameters that are not packed.
+ * The variance is settled after 1 / (1 - beta2) steps. */
 enum zr_compressed_kind { ZR_COMPRESSED_PARAMETERS, ZR_COMPRESSED_GRADIENTS, ZR_COMPRESSED_KINDS };
 enum zr_compression_method {
     ZR_METHOD_PACKED = 0, /* `packing`, not ZR_PACKING_ONEBIT */

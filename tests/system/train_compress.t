@@ -67,22 +67,32 @@ ok(both.code == 0 and both.report["ranks"][0]["planned_bytes"]["total"] >= both.
 same([train(**FOUR, compress="qwz,qgz,hpz", node_size=2, **flags).losses for flags in (dict(threads=2), dict(offload_optimizer="cpu", offload_param="cpu"))], [both.losses] * 2,
      "gradients in two hops have the same losses on other threads, and with parameters on the host")
 ONEBIT = dict(ranks=2, stage=1, compress="gradients:onebit", beta2=0.5)
-for precision in ("fp32", "bf16"):
-    flags = {**ONEBIT, **SHAPE, "precision": precision, "steps": 8}
-    saved = path(f"onebit-{precision}")
+for precision, stage in itertools.product(("fp32", "bf16"), (0, 1)):
+    flags = {**ONEBIT, **SHAPE, "precision": precision, "steps": 8, "stage": stage}
+    saved = path(f"onebit-{precision}-{stage}")
     run = train(save=saved, save_every=5, **flags)
     elements, got, planned = sent(run)
-    ok(run.code == 0 and got == planned == elements * (64 + 4) // BLOCK, f"onebit, {precision}: {elements} elements in {got} bytes, as planned") or note(run.err)
+    ok(run.code == 0 and got == planned == elements * (64 + 4) // BLOCK, f"onebit, {precision}, stage {stage}: {elements} elements in {got} bytes, as planned") or note(run.err)
+    rank = run.report["ranks"][0]
+    ok(rank["planned_bytes"]["total"] >= rank["peak_bytes"]["total"] - rank["peak_bytes"]["other"], "its bytes are planned")
     same(train(threads=4, accumulate=1, **flags).losses, run.losses, "4 threads: the same losses")
     last = os.path.join(saved, "step-00000005")
     same(train(resume=last, **flags).losses, run.losses[5:], "a resumed run has the losses of one without an interruption")
     other = train(**{**flags, "ranks": 3}, resume=last)
     ok(other.code == 0, "another number of ranks resumes it") or note(other.err)
-with open(os.path.join(last, "errors.00001"), "r+b") as out:
-    out.seek(200)
-    out.write(b"damaged")
-run = train(resume=last, **flags)
-ok(run.code != 0 and "are damaged" in run.err, "damaged errors are refused") or note(run.err)
+run = train(resume=last, **{**flags, "stage": 0})
+ok(run.code != 0 and "of onebit at another stage" in run.err, "errors of gradients are not those of momentum") or note(run.err)
+for at, bits, what in ((24, 8, "or damaged"), (300, 255, "are damaged")):
+    with open(os.path.join(last, "errors.00001"), "r+b") as file:
+        file.seek(at)
+        before = file.read(1)
+        file.seek(at)
+        file.write(bytes([before[0] ^ bits]))
+        file.flush()
+        run = train(resume=last, **flags)
+        file.seek(at)
+        file.write(before)
+    ok(run.code != 0 and what in run.err, f"damaged errors are refused: byte {at}") or note(run.err)
 
 with open(path("rare"), "wb") as out:  # the second shard of the embedding has no gradients in the warm-up
     common = b"a common text. " * 400
@@ -111,7 +121,7 @@ for reason, flags in {"not KIND:METHOD": dict(compress="weights:int8", stage=1),
                       "requires several data ranks": dict(ranks=1, stage=1), "requires --stage 1, 2 or 3": dict(stage=0),
                       "--node-size must divide": dict(stage=1, node_size=3), "requires --stage 3 and --node-size": dict(stage=2, compress="hpz"),
                       "--node-size requires --compress": dict(compress=None, node_size=2),
-                      "requires --stage 1": {**ONEBIT, "stage": 2}, "errors of earlier gradients": {**ONEBIT, "noise_scale": 0.9}, "ends before the variance is settled": {**ONEBIT, "compress_warmup": 1},
+                      "requires --stage 0 or 1": {**ONEBIT, "stage": 2}, "errors of earlier gradients": {**ONEBIT, "noise_scale": 0.9}, "ends before the variance is settled": {**ONEBIT, "compress_warmup": 1},
                       "a loss scale would change": {**ONEBIT, "precision": "fp16"}, "requires --optimizer adamw": {**ONEBIT, "optimizer": "sgd", "beta2": None},
                       "cannot be used with --prove": dict(prove=True, stage=1), "--cuda-graph cannot be combined": {**ONEBIT, "backend": "cuda", "cuda_graph": True}}.items():
     run = train(**{"ranks": 2, "compress": "gradients:int8", **SHAPE, **flags})

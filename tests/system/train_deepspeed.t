@@ -158,13 +158,18 @@ RUNS = [
      dict(ranks=4), dict(batch=4, ranks=4, stage=3, compress="qwz,qgz,hpz", node_size=2), constant(1e-3)),
     ("ZeRO++ on one rank", {**SMALL, **zero(3, zero_quantized_weights=True, zero_hpz_partition_size=16, zero_quantized_gradients=True)},
      {}, dict(batch=4, stage=3), constant(1e-3)),
+    ("1-bit Adam", {**SMALL, "train_batch_size": 8, **adam("OneBitAdam", lr=1e-3, betas=[0.9, 0.5], freeze_step=2, cuda_aware=False,
+                                                           comm_backend_name="nccl")},
+     dict(ranks=2), dict(batch=4, ranks=2, beta2=0.5, compress="gradients:onebit", compress_warmup=2), constant(1e-3)),
     ("nothing but a batch", {"train_batch_size": 4}, {}, dict(batch=4), constant(1e-3)),
     ("mixed precision of neither kind", {**SMALL, "amp": {"enabled": False, "opt_level": "O1"}, "bf16": {"enabled": False}}, {}, dict(batch=4), constant(1e-3)),
 ]
 # name, the file, the keys of its reasons
 REFUSED = [
-    ("1-bit Adam", {**SMALL, **adam("OneBitAdam", lr=2e-4, freeze_step=400, cuda_aware=False, comm_backend_name="nccl"), **FP16},
-     ["optimizer.type", "optimizer.params.freeze_step", "optimizer.params.cuda_aware", "optimizer.params.comm_backend_name"]),
+    ("1-bit LAMB", {**SMALL, **adam("OneBitLamb", lr=11e-3, freeze_step=400, max_coeff=0.3, min_coeff=0.01)},
+     ["optimizer.type", "optimizer.params.max_coeff", "optimizer.params.min_coeff"]),
+    ("0/1 Adam", {**SMALL, **adam("ZeroOneAdam", lr=1e-3, var_freeze_step=100, local_step_scaler=1000)},
+     ["optimizer.type", "optimizer.params.var_freeze_step", "optimizer.params.local_step_scaler"]),
     ("LAMB", {**SMALL, **adam("Lamb", lr=11e-3, weight_decay=0.01, bias_correction=False, max_coeff=0.3, min_coeff=0.01)},
      ["optimizer.type", "optimizer.params.bias_correction", "optimizer.params.max_coeff", "optimizer.params.min_coeff"]),
     ("sparse attention and apex", {**SMALL, "sparse_attention": {"mode": "fixed", "block": 16, "enabled": True}, "amp": {"enabled": True, "opt_level": "O1"}},

@@ -4,6 +4,7 @@
  * the order of the parameter list, so another number of ranks can read them: rank r of M adds the errors and
  * velocities of the former ranks r, r + M, .., and their sums stay what they were. */
 #include <inttypes.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -14,9 +15,10 @@
 #include "zero/engine/onebit.h"
 #include "zero/engine/update.h"
 
-/* Of the first kinds each rank has its own. Sections: units up to the end of their last tensor, and the
- * padding behind it, which is in the scales of its blocks and depends on the number of ranks. */
-enum { ERRORS, VELOCITIES, OWN_KINDS, PARAMETERS = OWN_KINDS, FACTORS, KINDS };
+/* Of the first kinds each rank has its own; owners are those of zero/engine/momentum.h, and each file has the
+ * part of its rank. Sections: units up to the end of their last tensor, and the padding behind it, which is
+ * in the scales of its blocks and depends on the number of ranks. */
+enum { ERRORS, VELOCITIES, OWN_KINDS, PARAMETERS = OWN_KINDS, FACTORS, OWNERS, KINDS };
 enum { PIECE = 16384, SECTIONS = 2 * KINDS };
 
 struct header {
@@ -25,8 +27,14 @@ struct header {
     uint64_t state_checksum;   /* of the state in the same folder */
     uint64_t counts[SECTIONS]; /* numbers of each section: tensors, then padding */
     uint64_t checksums[SECTIONS];
+    uint64_t checksum; /* of all of the above */
 };
 static const char magic[8] = "zr-error";
+
+static uint64_t checksum_of(const struct header *header)
+{
+    return zr_state_checksum(0, header, offsetof(struct header, checksum) / sizeof(uint32_t));
+}
 
 struct error_file {
     zr_engine *engine;
@@ -45,13 +53,28 @@ static bool has_errors(const struct zr_engine *engine)
     return errors || replicas;
 }
 
+/* Errors of momentum are not those of gradients. */
 static uint64_t method_of(const struct zr_engine *engine)
 {
-    return engine->options.compression.kinds[ZR_COMPRESSED_GRADIENTS].method;
+    enum { OF_MOMENTUM = 1 << 8 };
+    return engine->options.compression.kinds[ZR_COMPRESSED_GRADIENTS].method +
+           (engine->exchanges_momentum ? OF_MOMENTUM : 0u);
 }
 
-/* The part of a unit that is in a section. */
-static struct zr_overlap part_of(const struct zr_engine *engine, size_t unit, unsigned section)
+/* The part of the unit that a rank of `world` owns, up to its last tensor: errors of padding are 0. */
+static struct zr_overlap owned_part(const struct zr_engine *engine, size_t unit, size_t used,
+                                    const struct header *file)
+{
+    size_t align = zr_layout_align(&engine->layout, unit), all = align * file->world,
+           shard = (used + all - 1) / all * align, from = shard * file->rank;
+    if (!engine->exchanges_momentum || from >= used)
+        return (struct zr_overlap){0, 0};
+    return (struct zr_overlap){from, used - from < shard ? used - from : shard};
+}
+
+/* The part of a unit that is in a section of a file. */
+static struct zr_overlap part_of(const struct zr_engine *engine, size_t unit, unsigned section,
+                                 const struct header *file)
 {
     const struct zr_layout_unit *u = &engine->layout.units[unit];
     const struct zr_layout_parameter *last =
@@ -63,64 +86,84 @@ static struct zr_overlap part_of(const struct zr_engine *engine, size_t unit, un
         return (struct zr_overlap){0, section < KINDS ? factors : 0};
     if (zr_engine_is_frozen(engine, unit) || (kind == VELOCITIES && !engine->compression.velocity) ||
         (kind == ERRORS && !zr_engine_keeps_errors(engine)) ||
-        (kind == PARAMETERS && !zr_engine_keeps_replicas(engine)))
+        (kind == PARAMETERS && !zr_engine_keeps_replicas(engine)) || (kind == OWNERS && section >= KINDS))
         return (struct zr_overlap){0, 0};
+    if (kind == OWNERS)
+        return owned_part(engine, unit, used, file);
     return section < KINDS ? (struct zr_overlap){0, used}
                            : (struct zr_overlap){used, u->padded_elements - used};
 }
 
-static uint64_t count_of(const struct zr_engine *engine, uint64_t rank, unsigned section)
+/* Whether a section is the same on all ranks, and in the file of rank 0; other sections are added. */
+static bool is_common(unsigned section)
+{
+    return section % KINDS == PARAMETERS || section % KINDS == FACTORS;
+}
+
+static uint64_t count_of(const struct zr_engine *engine, unsigned section, const struct header *file)
 {
     uint64_t sum = 0;
     for (size_t u = 0; u < engine->layout.units_count; u++)
-        sum += part_of(engine, u, section).count;
-    return rank == 0 || section % KINDS < OWN_KINDS ? sum : 0;
+        sum += part_of(engine, u, section, file).count;
+    return file->rank == 0 || !is_common(section) ? sum : 0;
 }
 
-/* The numbers of a unit that a section has a part of. */
-static struct zr_numbers numbers_of(const struct zr_engine *engine, size_t unit, unsigned section)
+/* Where this rank has numbers of a section, and which of the unit's. */
+static struct zr_numbers memory_of(const struct zr_engine *engine, size_t unit, unsigned section,
+                                   struct zr_overlap *here)
 {
-    size_t at = engine->layout.units[unit].pool_offset;
+    const struct zr_layout_unit *u = &engine->layout.units[unit];
+    *here = (struct zr_overlap){0, u->padded_elements};
     switch (section % KINDS) {
     case PARAMETERS:
         return (struct zr_numbers){engine->units[unit].whole, engine->options.precision};
     case FACTORS:
-        return (struct zr_numbers){zr_engine_low_rank_factors(engine, unit, &at), ZR_PRECISION_FP32};
+        return (struct zr_numbers){zr_engine_low_rank_factors(engine, unit, &here->count), ZR_PRECISION_FP32};
     case VELOCITIES:
-        return (struct zr_numbers){engine->compression.velocity + at, ZR_PRECISION_FP32};
+        return (struct zr_numbers){engine->compression.velocity + u->pool_offset, ZR_PRECISION_FP32};
+    case OWNERS:
+        *here = (struct zr_overlap){engine->rank * u->shard_elements, u->shard_elements};
+        return (struct zr_numbers){zr_engine_owner_errors(engine, unit), ZR_PRECISION_FP32};
     default:
         return (struct zr_numbers){zr_engine_errors(engine, unit), ZR_PRECISION_FP32};
     }
 }
 
-/* Writes numbers whose index in the file is `place`, or reads them and adds errors. */
-static zr_result transfer_piece(struct error_file *io, size_t unit, struct zr_numbers numbers, size_t count,
-                                uint64_t place, bool adds)
+/* Writes `part` of a unit, whose index in the file is `place`, or reads it and stores, or adds, what this
+ * rank has of it. */
+static zr_result transfer_piece(struct error_file *io, size_t unit, unsigned section, struct zr_overlap part,
+                                uint64_t place)
 {
+    struct zr_overlap here;
+    struct zr_numbers numbers = memory_of(io->engine, unit, section, &here);
     uint64_t at_bytes = sizeof io->header + place * sizeof(float);
+    size_t first = part.offset > here.offset ? part.offset : here.offset,
+           end = part.offset + part.count < here.offset + here.count ? part.offset + part.count
+                                                                     : here.offset + here.count;
     zr_result result = ZR_OK;
-    if (!io->reads)
-        result = zr_engine_get_floats(io->engine, unit, numbers, count, io->piece);
+    if (!io->reads) /* which has all of it */
+        result = zr_engine_get_floats(io->engine, unit, zr_numbers_at(numbers, first - here.offset),
+                                      part.count, io->piece);
     if (result == ZR_OK)
-        result = io->reads ? zr_file_read_at(&io->file, at_bytes, io->piece, count * sizeof(float))
-                           : zr_file_write_at(&io->file, at_bytes, io->piece, count * sizeof(float));
+        result = io->reads ? zr_file_read_at(&io->file, at_bytes, io->piece, part.count * sizeof(float))
+                           : zr_file_write_at(&io->file, at_bytes, io->piece, part.count * sizeof(float));
     if (result != ZR_OK)
         return result;
-    io->sum += zr_state_checksum(place, io->piece, count);
-    adds = adds && io->reads;
-    if (adds)
-        result = zr_engine_get_floats(io->engine, unit, numbers, count, io->piece + PIECE);
-    for (size_t i = 0; adds && i < count; i++)
-        io->piece[i] += io->piece[PIECE + i];
-    if (result != ZR_OK)
-        return result;
-    return io->reads ? zr_engine_put_floats(io->engine, unit, io->piece, count, numbers) : ZR_OK;
+    io->sum += zr_state_checksum(place, io->piece, part.count);
+    if (!io->reads || first >= end)
+        return ZR_OK;
+    float *mine = io->piece + (first - part.offset), *errors = io->piece + PIECE;
+    numbers = zr_numbers_at(numbers, first - here.offset);
+    if (!is_common(section))
+        result = zr_engine_get_floats(io->engine, unit, numbers, end - first, errors);
+    for (size_t i = 0; !is_common(section) && i < end - first; i++)
+        mine[i] += errors[i];
+    return result == ZR_OK ? zr_engine_put_floats(io->engine, unit, mine, end - first, numbers) : result;
 }
 
 static zr_result transfer(struct error_file *io, unsigned section)
 {
     struct zr_engine *engine = io->engine;
-    const bool adds = section % KINDS < OWN_KINDS;
     uint64_t place = 0;
     zr_result result = ZR_OK;
     if (io->header.counts[section] == 0)
@@ -129,11 +172,10 @@ static zr_result transfer(struct error_file *io, unsigned section)
         place += io->header.counts[before];
     io->sum = 0;
     for (size_t u = 0; u < engine->layout.units_count; u++) {
-        struct zr_overlap whole = part_of(engine, u, section);
-        struct zr_numbers all = numbers_of(engine, u, section);
+        struct zr_overlap whole = part_of(engine, u, section, &io->header);
         for (size_t done = 0, part; done < whole.count && result == ZR_OK; done += part, place += part) {
             part = whole.count - done < PIECE ? whole.count - done : PIECE;
-            result = transfer_piece(io, u, zr_numbers_at(all, whole.offset + done), part, place, adds);
+            result = transfer_piece(io, u, section, (struct zr_overlap){whole.offset + done, part}, place);
         }
     }
     if (!io->reads)
@@ -178,9 +220,10 @@ zr_result zr_errors_save(zr_engine *engine, const char *folder, uint64_t state_c
     if (result == ZR_OK)
         result = zr_file_create(&io.file, path, ZR_CREATE_NEW);
     for (unsigned s = 0; s < SECTIONS; s++)
-        io.header.counts[s] = count_of(engine, engine->rank, s);
+        io.header.counts[s] = count_of(engine, s, &io.header);
     for (unsigned s = 0; s < SECTIONS && result == ZR_OK; s++)
         result = transfer(&io, s);
+    io.header.checksum = checksum_of(&io.header);
     if (result == ZR_OK)
         result = zr_file_write_at(&io.file, 0, &io.header, sizeof io.header);
     if (result == ZR_OK)
@@ -213,14 +256,17 @@ static zr_result open_file(struct error_file *io, const char *path, uint64_t ran
         result = zr_file_read_at(&io->file, 0, h, sizeof *h);
     if (result != ZR_OK)
         return result;
-    bool right = memcmp(h->magic, magic, sizeof magic) == 0 && h->rank == rank && h->world > rank &&
-                 h->world <= ZR_MAX_WORLD && h->state_checksum == state_checksum;
+    bool right = memcmp(h->magic, magic, sizeof magic) == 0 && h->checksum == checksum_of(h) &&
+                 h->rank == rank && h->world > rank && h->world <= ZR_MAX_WORLD &&
+                 h->state_checksum == state_checksum;
     if (right && h->method != method_of(io->engine))
         return zr_fail(ZR_ERR_INVALID,
-                       "'%s' is of another method of --compress; resume with the one that wrote it", path);
+                       "'%s' is of another method of --compress, or of onebit at another stage; resume "
+                       "with those that wrote it",
+                       path);
     for (unsigned s = 0; s < SECTIONS; s++)
-        right = right && ((s >= KINDS && h->world != io->engine->world) ||
-                          h->counts[s] == count_of(io->engine, rank, s));
+        right = right &&
+                ((s >= KINDS && h->world != io->engine->world) || h->counts[s] == count_of(io->engine, s, h));
     if (!right)
         return zr_fail(ZR_ERR_FORMAT, "'%s' is not of the step's state, or damaged; resume another step",
                        path);
@@ -246,9 +292,12 @@ zr_result zr_errors_load(zr_engine *engine, const char *folder, uint64_t state_c
     if (!has_errors(engine))
         return ZR_OK;
     zr_result result = take_piece(&io);
-    /* The file of rank 0 has the parameters, and says how many files there are. */
+    /* The file of rank 0 has the parameters, and says how many files there are; each has what its rank owned.
+     */
     for (uint64_t rank = 0, world = 1, next; rank < world && result == ZR_OK; rank = next) {
         next = rank == 0 && engine->rank > 0 ? engine->rank : rank + engine->world;
+        if (engine->exchanges_momentum)
+            next = rank + 1;
         result = path_of(path, folder, rank);
         if (result == ZR_OK && rank == 0 && is_optional(engine, path))
             break;

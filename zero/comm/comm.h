@@ -32,8 +32,7 @@ struct zr_comm_item {
     const struct zr_comm_work *first, *last; /* NULL: none */
     union {
         struct zr_comm_reduction reduction; /* for REDUCE_SCATTER and ALL_REDUCE */
-        struct zr_all_gather all_gather;    /* also for ZR_COMM_HOST */
-        struct zr_all_to_all all_to_all;
+        struct zr_all_gather all_gather;    /* for ALL_GATHER, ALL_TO_ALL and HOST */
         struct zr_broadcast broadcast;
         struct zr_transfer transfer; /* for SEND, RECEIVE and SEND_RECEIVE */
     };

@@ -62,7 +62,7 @@ static zr_result run_broadcast(struct nccl_comm *self, const struct zr_broadcast
     return settle(self, code, ZR_COMM_BROADCAST);
 }
 
-static zr_result run_all_to_all(struct nccl_comm *self, const struct zr_all_to_all *op)
+static zr_result run_all_to_all(struct nccl_comm *self, const struct zr_all_gather *op)
 {
     const struct zr_nccl *nccl = self->nccl;
     const char *source = op->source;
@@ -198,7 +198,7 @@ static zr_result begin(struct nccl_comm *self, const struct zr_comm_item *item)
     case ZR_COMM_ALL_GATHER:
         return run_all_gather(self, &item->all_gather);
     case ZR_COMM_ALL_TO_ALL:
-        return run_all_to_all(self, &item->all_to_all);
+        return run_all_to_all(self, &item->all_gather);
     case ZR_COMM_BROADCAST:
         return run_broadcast(self, &item->broadcast);
     case ZR_COMM_SEND:

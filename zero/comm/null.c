@@ -48,11 +48,9 @@ static zr_result null_run(struct zr_comm *comm, const struct zr_comm_item *item)
     case ZR_COMM_ALL_REDUCE:
         return sum_single_rank(comm, item);
     case ZR_COMM_ALL_GATHER:
+    case ZR_COMM_ALL_TO_ALL:
         return zr_comm_copy(comm, item->all_gather.destination, item->all_gather.source,
                             item->all_gather.shard_bytes);
-    case ZR_COMM_ALL_TO_ALL:
-        return zr_comm_copy(comm, item->all_to_all.destination, item->all_to_all.source,
-                            item->all_to_all.shard_bytes);
     default: /* the other operations need a peer */
         return ZR_OK;
     }

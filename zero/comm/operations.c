@@ -188,20 +188,16 @@ zr_result zr_comm_all_reduce(zr_comm *comm, const struct zr_all_reduce *operatio
 
 /* ---- Data ---------------------------------------------------------------------------------------------- */
 
-zr_result zr_comm_all_gather(zr_comm *comm, const struct zr_all_gather *operation, zr_ticket *ticket)
+static zr_result submit_shards(const struct request *request, const struct zr_all_gather *operation)
 {
-    struct request request = {ZR_COMM_ALL_GATHER, comm, operation, ticket};
-    zr_result result = begin(&request);
-    if (result != ZR_OK)
-        return result;
-    return submit_checked(&request,
+    return submit_checked(request,
                           &(struct shape){.type = operation->type,
                                           .shard = operation->shard_bytes,
                                           .unit_bytes = 1,
-                                          .shards = comm->world,
+                                          .shards = request->comm->world,
                                           .source = operation->source,
                                           .destination = operation->destination},
-                          &(struct zr_comm_item){.kind = request.kind,
+                          &(struct zr_comm_item){.kind = request->kind,
                                                  .type = operation->type,
                                                  .bytes = operation->shard_bytes,
                                                  .label = operation->label,
@@ -213,7 +209,14 @@ zr_result zr_comm_all_gather(zr_comm *comm, const struct zr_all_gather *operatio
                                                  .all_gather = *operation});
 }
 
-zr_result zr_comm_all_to_all(zr_comm *comm, const struct zr_all_to_all *operation, zr_ticket *ticket)
+zr_result zr_comm_all_gather(zr_comm *comm, const struct zr_all_gather *operation, zr_ticket *ticket)
+{
+    struct request request = {ZR_COMM_ALL_GATHER, comm, operation, ticket};
+    zr_result result = begin(&request);
+    return result == ZR_OK ? submit_shards(&request, operation) : result;
+}
+
+zr_result zr_comm_all_to_all(zr_comm *comm, const struct zr_all_gather *operation, zr_ticket *ticket)
 {
     struct request request = {ZR_COMM_ALL_TO_ALL, comm, operation, ticket};
     zr_result result = begin(&request);
@@ -223,23 +226,7 @@ zr_result zr_comm_all_to_all(zr_comm *comm, const struct zr_all_to_all *operatio
     size_t bytes = comm->world * operation->shard_bytes;
     if (source < destination + bytes && destination < source + bytes)
         return zr_fail(ZR_ERR_INVALID, "%s: source and destination overlap", zr_comm_kind_name(request.kind));
-    return submit_checked(&request,
-                          &(struct shape){.type = operation->type,
-                                          .shard = operation->shard_bytes,
-                                          .unit_bytes = 1,
-                                          .shards = comm->world,
-                                          .source = operation->source,
-                                          .destination = operation->destination},
-                          &(struct zr_comm_item){.kind = request.kind,
-                                                 .type = operation->type,
-                                                 .bytes = operation->shard_bytes,
-                                                 .label = operation->label,
-                                                 .host_bytes = operation->host_bytes,
-                                                 .before = operation->before,
-                                                 .first = operation->first,
-                                                 .last = operation->last,
-                                                 .packed_elements = operation->packed_elements,
-                                                 .all_to_all = *operation});
+    return submit_shards(&request, operation);
 }
 
 zr_result zr_comm_broadcast(zr_comm *comm, const struct zr_broadcast *operation, zr_ticket *ticket)

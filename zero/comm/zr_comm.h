@@ -171,18 +171,7 @@ ZR_API zr_result zr_comm_all_gather(zr_comm *comm, const struct zr_all_gather *o
 
 /* destination[p * shard_bytes ...] = rank p's source[my rank * shard_bytes ...], for all ranks p. Both have
  * world * shard_bytes and do not overlap. */
-struct zr_all_to_all {
-    const void *source;
-    void *destination;
-    size_t shard_bytes;
-    enum zr_comm_type type;
-    unsigned label;
-    size_t host_bytes;                   /* see struct zr_reduce_scatter */
-    const struct zr_comm_before *before; /* see struct zr_all_gather */
-    const struct zr_comm_work *first, *last;
-    size_t packed_elements; /* likewise */
-};
-ZR_API zr_result zr_comm_all_to_all(zr_comm *comm, const struct zr_all_to_all *operation, zr_ticket *ticket);
+ZR_API zr_result zr_comm_all_to_all(zr_comm *comm, const struct zr_all_gather *operation, zr_ticket *ticket);
 
 /* Copies buffer[bytes] of rank `root` to all ranks. */
 struct zr_broadcast {

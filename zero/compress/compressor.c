@@ -82,14 +82,18 @@ static struct zr_kernel_context *context_of(const struct zr_compressed *op, stru
 static zr_result pack(const struct zr_compressed *op, struct zr_kernel_context *stream, size_t index,
                       char *to)
 {
-    size_t n = piece_elements(op), first = index * n;
-    return op->by->options.kernels->pack(context_of(op, stream),
-                                         &(struct zr_pack){.packing = op->packing,
-                                                           .n = n,
-                                                           .from = at(op->from, first),
-                                                           .minus = at(op->minus, first),
-                                                           .error = op->error ? op->error + first : NULL,
-                                                           .to = to});
+    size_t n = piece_elements(op), first = index * n, nonfinite = n;
+    zr_result result = op->by->options.kernels->pack(
+        context_of(op, stream), &(struct zr_pack){.packing = op->packing,
+                                                  .n = n,
+                                                  .from = at(op->from, first),
+                                                  .minus = at(op->minus, first),
+                                                  .error = op->error ? op->error + first : NULL,
+                                                  .to = to,
+                                                  .nonfinite = op->nonfinite ? &nonfinite : NULL});
+    if (nonfinite < n && first + nonfinite < *op->nonfinite)
+        *op->nonfinite = first + nonfinite;
+    return result;
 }
 
 /* (+)= the sum of `count` packed pieces. */
@@ -195,59 +199,55 @@ static zr_result add_shards(void *state, struct zr_kernel_context *stream)
 
 /* ---- Operations ---------------------------------------------------------------------------------------- */
 
-/* Checks and prepares an operation that needs `staging_bytes`. */
-static zr_result prepare(struct zr_compressor *by, struct zr_compressed *op, size_t staging_bytes)
+/* Starts an operation that needs `staging_bytes`, of shards that begin so many shards behind the start of the
+ * staging block. */
+struct start {
+    zr_result (*submit)(zr_comm *comm, const struct zr_all_gather *operation, zr_ticket *ticket);
+    size_t staging_bytes;
+    unsigned source, destination;
+};
+static zr_result start(struct zr_compressor *by, struct zr_compressed *op, const struct start *how,
+                       zr_ticket *ticket)
 {
     op->by = by;
     op->pieces = op->pieces > 0 ? op->pieces : 1;
     op->packs.state = op->unpacks.state = op;
-    return staging_bytes <= by->options.staging_bytes
-               ? ZR_OK
-               : zr_fail(ZR_ERR_INVALID, "a compressed operation needs %zu of %zu staged bytes",
-                         staging_bytes, by->options.staging_bytes);
+    if (how->staging_bytes > by->options.staging_bytes)
+        return zr_fail(ZR_ERR_INVALID, "a compressed operation needs %zu of %zu staged bytes",
+                       how->staging_bytes, by->options.staging_bytes);
+    size_t bytes = shard_bytes(op);
+    return how->submit(by->options.comm,
+                       &(struct zr_all_gather){.source = by->staging + how->source * bytes,
+                                               .destination = by->staging + how->destination * bytes,
+                                               .shard_bytes = bytes,
+                                               .packed_elements = op->shard_elements,
+                                               .label = op->label,
+                                               .host_bytes = op->host_bytes,
+                                               .before = op->before,
+                                               .first = &op->packs,
+                                               .last = &op->unpacks},
+                       ticket);
 }
 
 zr_result zr_compressed_gather(struct zr_compressor *by, struct zr_compressed *op, zr_ticket *ticket)
 {
-    zr_result result =
-        prepare(by, op, zr_compressed_gather_bytes(op->packing, op->shard_elements, by->world));
-    size_t bytes = shard_bytes(op);
     op->packs.run = pack_own;
     op->unpacks.run = unpack_shards;
-    return result != ZR_OK
-               ? result
-               : zr_comm_all_gather(by->options.comm,
-                                    &(struct zr_all_gather){.source = by->staging + by->rank * bytes,
-                                                            .destination = by->staging,
-                                                            .shard_bytes = bytes,
-                                                            .packed_elements = op->shard_elements,
-                                                            .label = op->label,
-                                                            .host_bytes = op->host_bytes,
-                                                            .before = op->before,
-                                                            .first = &op->packs,
-                                                            .last = &op->unpacks},
-                                    ticket);
+    return start(by, op,
+                 &(struct start){zr_comm_all_gather,
+                                 zr_compressed_gather_bytes(op->packing, op->shard_elements, by->world),
+                                 by->rank, 0},
+                 ticket);
 }
 
 zr_result zr_compressed_sum(struct zr_compressor *by, struct zr_compressed *op, zr_ticket *ticket)
 {
-    zr_result result = prepare(
-        by, op,
-        zr_compressed_sum_bytes(op->packing, op->shard_elements, op->pieces > 0 ? op->pieces : 1, by->world));
-    size_t bytes = shard_bytes(op);
+    const unsigned pieces = op->pieces > 0 ? op->pieces : 1;
     op->packs.run = pack_shards;
     op->unpacks.run = add_shards;
-    return result != ZR_OK
-               ? result
-               : zr_comm_all_to_all(by->options.comm,
-                                    &(struct zr_all_to_all){.source = by->staging,
-                                                            .destination = by->staging + by->world * bytes,
-                                                            .shard_bytes = bytes,
-                                                            .packed_elements = op->shard_elements,
-                                                            .label = op->label,
-                                                            .host_bytes = op->host_bytes,
-                                                            .before = op->before,
-                                                            .first = &op->packs,
-                                                            .last = &op->unpacks},
-                                    ticket);
+    return start(by, op,
+                 &(struct start){zr_comm_all_to_all,
+                                 zr_compressed_sum_bytes(op->packing, op->shard_elements, pieces, by->world),
+                                 0, by->world},
+                 ticket);
 }

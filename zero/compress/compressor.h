@@ -61,6 +61,7 @@ struct zr_compressed {
     struct zr_numbers minus; /* subtracted from `from` before packing; `at` NULL: none */
     struct zr_numbers to;    /* gather: the shards of all ranks; sum: this rank's shard; may overlap `from` */
     float *error;            /* what was not sent so far, as long as `from`, in and out; NULL: none */
+    size_t *nonfinite;       /* see struct zr_pack */
     float scale;             /* of the unpacked sum, or of unpacked shards */
     bool accumulate;         /* adds to `to` */
     struct zr_compressed_check *check; /* of a gather; NULL: not checked */

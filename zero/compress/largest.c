@@ -243,7 +243,7 @@ zr_result zr_largest_begin(struct zr_largest *by, struct zr_largest_sum *op, zr_
                                     .last = &op->unpacks},
             ticket);
     return zr_comm_all_to_all(by->options.comm,
-                              &(struct zr_all_to_all){.source = outgoing(op, 0),
+                              &(struct zr_all_gather){.source = outgoing(op, 0),
                                                       .destination = (void *)(uintptr_t)incoming(op, 0, 0),
                                                       .shard_bytes = bytes,
                                                       .packed_elements = op->shard_elements,

@@ -51,7 +51,7 @@ enum zr_action_kind {
     ZR_ACTION_GIVE,        /* give a unit's gradients and state back */
     ZR_ACTION_CLEAR,       /* the next step may write the unit's gradients */
     ZR_ACTION_PUT,         /* start to copy a unit's new parameters from the buffer of a delayed update */
-    ZR_ACTION_PUBLISH,     /* start the all-gather of a unit's new parameters */
+    ZR_ACTION_PUBLISH,     /* start the all-gather of a unit's new parameters; with momentum.h, update it */
     ZR_ACTION_CLOSE,       /* end the pass */
     ZR_ACTION_COUNT,       /* count the step */
     ZR_ACTION_SETTLE,      /* skip or fail according to these results */

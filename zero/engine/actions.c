@@ -4,6 +4,7 @@
 #include "zero/engine/compression.h"
 #include "zero/engine/gradients.h"
 #include "zero/engine/meter.h"
+#include "zero/engine/momentum.h"
 #include "zero/engine/onebit.h"
 #include "zero/engine/offload.h"
 #include "zero/engine/speculate.h"
@@ -29,7 +30,8 @@ static void add(struct zr_actions *list, enum zr_action_kind kind, size_t unit)
  * from the host, the all-gather starts one unit later, after the copy. */
 static void add_update(struct zr_engine *engine, struct zr_actions *list)
 {
-    size_t behind = engine->tiers_count - 1, count = engine->layout.units_count, sums = 0;
+    const bool exchanges = engine->exchanges_momentum; /* while the next unit is updated */
+    size_t behind = exchanges ? 1 : engine->tiers_count - 1, count = engine->layout.units_count, sums = 0;
     add(list, ZR_ACTION_OPEN, 0);
     for (size_t u = 0; u < count + behind; u++) {
         if (u < count && engine->units[u].steps > 0) {
@@ -44,7 +46,8 @@ static void add_update(struct zr_engine *engine, struct zr_actions *list)
         }
         if (u < count)
             add(list, ZR_ACTION_CLEAR, u);
-        if (u >= behind && zr_engine_gathers_new(engine, u - behind))
+        if (u >= behind &&
+            (exchanges ? engine->units[u - behind].steps > 0 : zr_engine_gathers_new(engine, u - behind)))
             add(list, ZR_ACTION_PUBLISH, u - behind);
     }
     add(list, ZR_ACTION_CLOSE, 0);
@@ -283,7 +286,8 @@ zr_result zr_engine_act(struct zr_engine_run *run, const struct zr_action *actio
             return engine->speculation.kind->publish(engine, unit);
         return zr_engine_update_unit(run, unit);
     case ZR_ACTION_UPDATE:
-        return zr_engine_update_unit(run, unit);
+        return zr_engine_sends_momentum(engine) ? zr_engine_momentum_send(run, unit)
+                                                : zr_engine_update_unit(run, unit);
     case ZR_ACTION_GIVE:
         return run->way->give(run, unit);
     case ZR_ACTION_CLEAR:
@@ -292,6 +296,8 @@ zr_result zr_engine_act(struct zr_engine_run *run, const struct zr_action *actio
     case ZR_ACTION_PUT:
         return zr_engine_delayed_put(engine, unit);
     case ZR_ACTION_PUBLISH:
+        if (engine->exchanges_momentum)
+            return zr_engine_momentum_apply(run, unit);
         return zr_engine_sends_differences(engine) ? zr_engine_send_difference(engine, unit)
                                                    : zr_engine_all_gather_parameters(engine, unit);
     case ZR_ACTION_CLOSE:

@@ -27,7 +27,7 @@ static enum zr_packing packing_of(const struct zr_engine *engine, enum zr_compre
 
 bool zr_engine_keeps_replicas(const struct zr_engine *engine)
 {
-    return zr_engine_is_onebit(engine) ||
+    return (zr_engine_is_onebit(engine) && !engine->exchanges_momentum) ||
            (zr_engine_packs_kind(engine, ZR_COMPRESSED_PARAMETERS) &&
             engine->options.compression.kinds[ZR_COMPRESSED_PARAMETERS].differences);
 }
@@ -55,7 +55,7 @@ bool zr_engine_packs(const struct zr_engine *engine)
 bool zr_engine_keeps_exact_masters(const struct zr_engine *engine)
 {
     return zr_engine_is_low_precision(engine) || zr_engine_packs_kind(engine, ZR_COMPRESSED_PARAMETERS) ||
-           zr_engine_is_onebit(engine);
+           (zr_engine_is_onebit(engine) && !engine->exchanges_momentum);
 }
 
 static unsigned node_ranks(const struct zr_engine *engine)
@@ -251,8 +251,10 @@ zr_result zr_engine_compression_open(struct zr_engine *engine)
     if (result != ZR_OK)
         return result;
     memset(state->units, 0, count * sizeof *state->units);
-    for (size_t u = 0; u < count; u++)
+    for (size_t u = 0; u < count; u++) {
         state->units[u].engine = engine;
+        state->units[u].nonfinite = SIZE_MAX;
+    }
     result = open_nodes(engine);
     if (result == ZR_OK)
         result = zr_engine_errors_open(engine);
@@ -413,6 +415,7 @@ static void divide(struct zr_engine *engine, struct zr_unit_compression *unit)
     unit->hop = (struct zr_comm_work){hop, unit};
     unit->second = unit->sum;
     unit->second.packing = packing_between(engine);
+    unit->second.nonfinite = NULL;
     unit->second.from = (struct zr_numbers){engine->compression.sums, ZR_PRECISION_FP32};
     unit->sum.pieces = nodes(engine);
     unit->sum.shard_elements *= nodes(engine);
@@ -521,11 +524,14 @@ zr_result zr_engine_sum_shards(struct zr_engine *engine, size_t unit, const stru
                                                        .from = engine->rank * sum->shard_elements,
                                                        .count = sum->shard_elements,
                                                        .accumulate = sum->accumulate});
+    if (state->accumulated == 0)
+        own->nonfinite = SIZE_MAX;
     own->sum = (struct zr_compressed){.packing = packing_of(engine, ZR_COMPRESSED_GRADIENTS),
                                       .shard_elements = sum->shard_elements,
                                       .from = {(void *)(uintptr_t)sum->source, precision},
                                       .to = to,
                                       .error = feeds ? zr_engine_errors(engine, unit) : NULL,
+                                      .nonfinite = engine->host_invisible ? NULL : &own->nonfinite,
                                       .scale = sum->scale,
                                       .accumulate = sum->accumulate,
                                       .label = sum->label,
@@ -534,6 +540,11 @@ zr_result zr_engine_sum_shards(struct zr_engine *engine, size_t unit, const stru
         divide(engine, own);
     return zr_compressed_sum(hops(engine) ? &engine->compression.within : &engine->compression.all, &own->sum,
                              &state->reduce_ticket);
+}
+
+size_t zr_engine_packed_nonfinite(const struct zr_engine *engine, size_t unit)
+{
+    return engine->units[unit].packs_gradients ? engine->compression.units[unit].nonfinite : SIZE_MAX;
 }
 
 zr_result zr_engine_await_sum(struct zr_engine *engine, size_t unit)

@@ -26,6 +26,7 @@ struct zr_unit_compression {
     void *secondary;          /* this rank's part of the node's copy; NULL: none */
     size_t secondary_bytes;
     bool has_no_errors; /* they were added to a sum in full precision */
+    size_t nonfinite;   /* first infinity or NaN of this rank's gradients in this step; SIZE_MAX: none */
     bool has_secondary; /* a gather since the last update has written it, or will */
 };
 
@@ -53,6 +54,8 @@ bool zr_engine_keeps_replicas(const struct zr_engine *engine);
 bool zr_engine_sends_differences(const struct zr_engine *engine);
 zr_result zr_engine_send_difference(struct zr_engine *engine, size_t unit);
 zr_result zr_engine_sum_shards(struct zr_engine *engine, size_t unit, const struct zr_reduce_scatter *sum);
+/* The first element of this rank's gradients that is not finite, and made a packed sum so; SIZE_MAX: none. */
+size_t zr_engine_packed_nonfinite(const struct zr_engine *engine, size_t unit);
 zr_result zr_engine_sum_whole(struct zr_engine *engine, size_t unit, const struct zr_all_reduce *sum);
 /* Wait for these operations. */
 zr_result zr_engine_await_shards(struct zr_engine *engine, size_t unit);

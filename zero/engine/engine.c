@@ -8,6 +8,7 @@
 #include "zero/engine/onebit.h"
 #include "zero/engine/gradients.h"
 #include "zero/engine/parameter_tier.h"
+#include "zero/engine/onebit.h"
 #include "zero/engine/offload.h"
 #include "zero/engine/speculate.h"
 
@@ -319,6 +320,7 @@ static zr_result keep_options(struct zr_engine *engine, const struct zr_engine_o
     engine->host_invisible = !options->kernels->host_visible;
     engine->rank = zr_comm_rank(options->comm);
     engine->world = zr_comm_world(options->comm);
+    engine->exchanges_momentum = (options->stage == 0) & zr_engine_is_onebit(engine);
     open_tiers(engine);
     if (engine->options.micro_batches == 0)
         engine->options.micro_batches = 1;

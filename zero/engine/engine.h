@@ -55,7 +55,7 @@ struct zr_state_tier {
 /* Arguments common to all parameters of an update. */
 struct zr_engine_update {
     float rate, gradient_scale, correction1, correction2;
-    bool keeps_variance; /* see struct zr_optimizer_call */
+    bool keeps_variance, keeps_momentum; /* see struct zr_optimizer_call */
     const struct zr_gradient_weight
         *weight;                       /* kernels read the scale here, see zr_adamw; NULL: gradient_scale */
     const struct zr_step_rates *rates; /* likewise rate and corrections */
@@ -287,6 +287,7 @@ struct zr_engine {
     struct zr_unit_range squared; /* units whose squares are computed in device memory */
     bool shards_parameters;       /* some unit's parameters are sharded */
     bool keeps_secondary;         /* of some unit */
+    bool exchanges_momentum;      /* see momentum.h */
 
     /* Offload only; see offload.h. */
     zr_comm *copies;
@@ -302,7 +303,7 @@ struct zr_engine {
     struct zr_actions step;                  /* the end of a step */
     struct zr_compression_state compression; /* see compression.h */
     struct zr_meter meter;
-    float *errors; /* [layout.pool_elements], see errors.h; NULL: none */
+    float *errors; /* see errors.h; NULL: none */
 
     unsigned gathered_max;                  /* maximum of units gathered at a time */
     unsigned used_units;                    /* number of units with references */
@@ -376,6 +377,10 @@ zr_result zr_engine_find_nonfinite(const struct zr_engine *engine, struct zr_com
                                    struct zr_numbers x, size_t *index);
 zr_result zr_engine_checksum(const struct zr_engine *engine, struct zr_compute compute, const void *data,
                              size_t bytes, uint64_t *sum);
+/* This rank's gradients of a unit that the norm counts, and their range in the unit: its reduced shard, or
+ * all of its own if it sends momentum. */
+struct zr_numbers zr_engine_counted_gradients(const struct zr_engine *engine, size_t unit,
+                                              struct zr_overlap *range);
 /* Sum of squares of this rank's shard of a unit, in fixed blocks; it may arrive only with
  * zr_engine_squares_read(). With tensor or pipeline parallelism tensor by tensor, without tensors that
  * another engine counts. */

@@ -249,8 +249,11 @@ static zr_result check_offload(const struct zr_engine_options *options)
 static zr_result check_onebit(const struct zr_engine_options *options)
 {
     const struct zr_optimizer_options *o = &options->optimizer;
-    if (options->compression.kinds[ZR_COMPRESSED_PARAMETERS].on || options->stage != 1)
-        return zr_fail(ZR_ERR_INVALID, "onebit requires stage 1, and sends parameters by itself");
+    if (options->compression.kinds[ZR_COMPRESSED_PARAMETERS].on || options->stage > 1)
+        return zr_fail(ZR_ERR_INVALID, "onebit requires stage 0 or 1, and sends parameters by itself");
+    if (options->stage == 0 && options->kernels->executes && !options->kernels->host_visible)
+        return zr_fail(ZR_ERR_INVALID, "onebit at stage 0 is not supported by the kernels \"%s\"",
+                       options->kernels->name);
     if (o->kind != ZR_OPTIMIZER_ADAMW || o->average_decay > 0)
         return zr_fail(ZR_ERR_INVALID, "onebit requires AdamW without a moving average");
     if (options->offload.speculative_bytes > 0)

@@ -32,13 +32,13 @@ zr_result zr_engine_errors_open(struct zr_engine *engine)
     const struct zr_engine_options *o = &engine->options;
     if (!zr_engine_keeps_errors(engine))
         return ZR_OK;
-    zr_result result = zr_take(o->arena, ZR_TAG_OPTIMIZER, engine->layout.pool_elements,
-                               sizeof *engine->errors, (void **)&engine->errors);
-    return result != ZR_OK
-               ? result
-               : o->kernels->clear(o->context,
-                                   &(struct zr_clear){engine->layout.pool_elements * sizeof *engine->errors,
-                                                      engine->errors});
+    const size_t owned = engine->exchanges_momentum ? engine->layout.shards_elements : 0,
+                 count = engine->layout.pool_elements + owned;
+    zr_result result =
+        zr_take(o->arena, ZR_TAG_OPTIMIZER, count, sizeof *engine->errors, (void **)&engine->errors);
+    return result != ZR_OK ? result
+                           : o->kernels->clear(o->context, &(struct zr_clear){count * sizeof *engine->errors,
+                                                                              engine->errors});
 }
 
 void zr_engine_errors_close(struct zr_engine *engine)
@@ -49,4 +49,9 @@ void zr_engine_errors_close(struct zr_engine *engine)
 float *zr_engine_errors(const struct zr_engine *engine, size_t unit)
 {
     return engine->errors + engine->layout.units[unit].pool_offset;
+}
+
+float *zr_engine_owner_errors(const struct zr_engine *engine, size_t unit)
+{
+    return engine->errors + engine->layout.pool_elements + engine->layout.units[unit].shard_offset;
 }

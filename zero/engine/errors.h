@@ -26,5 +26,7 @@ void zr_engine_errors_close(struct zr_engine *engine);
 /* Errors of this rank's gradients of a unit that is not frozen, [padded_elements]. A checkpoint has them in
  * files of their own (zero/checkpoint/error_file.c). */
 float *zr_engine_errors(const struct zr_engine *engine, size_t unit);
+/* Likewise of this rank as the owner of a shard of momentum (momentum.h), [shard_elements]. */
+float *zr_engine_owner_errors(const struct zr_engine *engine, size_t unit);
 
 #endif

@@ -1,7 +1,9 @@
 /* norm.c: the gradients of a step are complete: their norm and clipping, and the report of a gradient that is
  * not finite. In fp16 a step whose gradients overflowed is skipped. */
 #include "zero/engine/actions.h"
+#include "zero/engine/compression.h"
 #include "zero/engine/gradients.h"
+#include "zero/engine/onebit.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -41,10 +43,19 @@ static zr_comm *stages_of_norm(const struct zr_engine *engine)
     return engine->options.own_norm ? engine->options.sharing : engine->options.pipeline;
 }
 
-/* Location of a gradient that is not finite; unit UINT64_MAX: none. */
+/* Location of a gradient that is not finite; unit UINT64_MAX: none. A packed sum has a NaN for each number of
+ * a scale, and its senders have seen the one that made it so. */
 struct bad_gradient {
-    uint64_t unit, element;
+    uint64_t unit, element, seen_by_sender;
 };
+
+/* Whether `a` is before `b`, in the order of backward. */
+static bool is_before(const struct bad_gradient *a, const struct bad_gradient *b)
+{
+    if (a->unit == UINT64_MAX || b->unit == UINT64_MAX || a->unit != b->unit)
+        return a->unit != UINT64_MAX && (b->unit == UINT64_MAX || a->unit > b->unit);
+    return a->seen_by_sender > b->seen_by_sender || (b->seen_by_sender && a->element < b->element);
+}
 
 /* The first location, in the order of backward, over the ranks of a communicator. */
 static zr_result first_of_ranks(zr_comm *comm, struct bad_gradient *bad)
@@ -53,7 +64,7 @@ static zr_result first_of_ranks(zr_comm *comm, struct bad_gradient *bad)
     zr_result result = zr_comm_host_all_gather(comm, &mine, sizeof mine, all);
     unsigned first = 0;
     for (unsigned r = 1; r < zr_comm_world(comm) && result == ZR_OK; r++)
-        if (all[r].unit != UINT64_MAX && (all[first].unit == UINT64_MAX || all[r].unit > all[first].unit))
+        if (is_before(&all[r], &all[first]))
             first = r;
     *bad = result == ZR_OK ? all[first] : mine;
     return result;
@@ -62,21 +73,28 @@ static zr_result first_of_ranks(zr_comm *comm, struct bad_gradient *bad)
 static zr_result find_bad_gradient(struct zr_engine *engine, struct bad_gradient *mine)
 {
     zr_result result = ZR_OK;
-    *mine = (struct bad_gradient){UINT64_MAX, 0};
+    *mine = (struct bad_gradient){UINT64_MAX, 0, false};
     /* Backward runs from the last unit to the first. */
     for (size_t u = engine->layout.units_count; u-- > 0;) {
-        size_t shard = engine->layout.units[u].shard_elements;
-        size_t at = shard;
+        struct zr_overlap range;
+        struct zr_numbers gradients;
+        size_t at, sent = zr_engine_packed_nonfinite(engine, u);
         if (engine->units[u].steps == 0)
             continue;
+        if (sent < SIZE_MAX) {
+            *mine = (struct bad_gradient){u, sent, true};
+            break;
+        }
         result = zr_gradient_do(engine->units[u].place->fetch, engine, u);
+        gradients = zr_engine_counted_gradients(engine, u, &range);
+        at = range.count;
         if (result == ZR_OK)
-            result = zr_engine_find_nonfinite(engine, zr_engine_unit_compute(engine, u), shard,
-                                              engine->units[u].reduced, &at);
+            result = zr_engine_find_nonfinite(engine, zr_engine_unit_compute(engine, u), range.count,
+                                              gradients, &at);
         if (result != ZR_OK)
             return result;
-        if (at < shard) {
-            *mine = (struct bad_gradient){u, engine->rank * shard + at};
+        if (at < range.count) {
+            *mine = (struct bad_gradient){u, range.offset + at, false};
             break;
         }
     }
@@ -205,6 +223,8 @@ static zr_result gradient_norm(struct zr_engine *engine, double *norm)
         result = add_over(engine->options.tensor, &exact);
     if (result == ZR_OK)
         result = add_over(stages_of_norm(engine), &exact);
+    if (zr_engine_sends_momentum(engine))
+        total /= engine->world;
     if (zr_engine_is_part(engine))
         total = isfinite(exact.sum) ? exact.sum + exact.rest : exact.sum;
     *norm = sqrt(total);

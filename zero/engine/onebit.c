@@ -3,7 +3,7 @@
 
 #include "zero/engine/update.h"
 
-enum { VARIANCE = 1 }; /* slot of AdamW */
+enum { MOMENTUM, VARIANCE }; /* slots of AdamW */
 
 static double mean(const float *x, size_t n)
 {
@@ -27,6 +27,21 @@ static void raise(float *variance, size_t n, double beta1, double other)
         float least = (float)(share * share * (of_block > 0 ? of_block : all));
         for (size_t i = first; i < first + count; i++)
             variance[i] = variance[i] > least ? variance[i] : least;
+    }
+}
+
+/* At stage 0 the signs are those of the momentum, and a number without gradients moves by the root of the
+ * block's mean square of momenta. Numbers without variance are masked. */
+static void raise_to_momentum(float *variance, const float *momentum, size_t n)
+{
+    for (size_t first = 0; first < n; first += ZR_PACK_BLOCK) {
+        size_t count = n - first < ZR_PACK_BLOCK ? n - first : ZR_PACK_BLOCK;
+        double squares = 0;
+        for (size_t i = first; i < first + count; i++)
+            squares += (double)momentum[i] * (double)momentum[i];
+        float least = (float)(squares / (double)count);
+        for (size_t i = first; i < first + count; i++)
+            variance[i] = variance[i] > 0 && variance[i] < least ? least : variance[i];
     }
 }
 
@@ -55,7 +70,10 @@ static zr_result settle(struct zr_engine *engine, float *host)
         if (host && n > 0)
             result = copy(engine, host, owned.slots[VARIANCE], n * sizeof *host);
         if (raises && n > 0 && result == ZR_OK) {
-            raise(variance, n, (double)engine->options.optimizer.beta1, sum / count);
+            if (engine->exchanges_momentum) /* on the host */
+                raise_to_momentum(variance, owned.slots[MOMENTUM], n);
+            else
+                raise(variance, n, (double)engine->options.optimizer.beta1, sum / count);
             if (host)
                 result = copy(engine, owned.slots[VARIANCE], host, n * sizeof *host);
         } else if (n > 0 && result == ZR_OK) {

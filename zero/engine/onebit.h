@@ -1,4 +1,4 @@
-/* onebit.h: AdamW with one bit per number, at stage 1. Private to engine/.
+/* onebit.h: AdamW with one bit per number, at stage 1; momentum.h has stage 0. Private to engine/.
  *
  * The first warmup_steps steps are AdamW's. Then the variance stays as it is, and
  *   to the owner of a shard   go the signs of gradient + error, with a scale for each block; the sender keeps
@@ -21,6 +21,12 @@ static inline bool zr_engine_is_onebit(const struct zr_engine *engine)
 static inline bool zr_engine_sends_signs(const struct zr_engine *engine)
 {
     return zr_engine_is_onebit(engine) && zr_engine_feeds_errors(engine);
+}
+
+/* The same at stage 0: the signs are those of momentum. */
+static inline bool zr_engine_sends_momentum(const struct zr_engine *engine)
+{
+    return engine->exchanges_momentum && zr_engine_feeds_errors(engine);
 }
 
 /* In the first step that sends signs, before its updates: raises small variances, because signs move numbers

@@ -23,7 +23,7 @@ static struct zr_adamw adamw_of(const struct zr_optimizer_call *call)
 {
     const struct zr_optimizer_options *o = call->options;
     return (struct zr_adamw){.rate = call->rate,
-                             .beta1 = o->beta1,
+                             .beta1 = call->keeps_momentum ? 1 : o->beta1,
                              .beta2 = call->keeps_variance ? 1 : o->beta2,
                              .epsilon = o->epsilon,
                              .weight_decay = call->weight_decay,

@@ -58,9 +58,9 @@ struct zr_optimizer_call {
     const struct zr_kernels *kernels;
     struct zr_kernel_context *context;
     float rate, weight_decay,
-        gradient_scale;             /* rate and weight_decay with the factors of the tensor's group */
-    float correction1, correction2; /* of the step: see struct zr_optimizer */
-    bool keeps_variance;            /* AdamW's variance stays as it is */
+        gradient_scale;                  /* rate and weight_decay with the factors of the tensor's group */
+    float correction1, correction2;      /* of the step: see struct zr_optimizer */
+    bool keeps_variance, keeps_momentum; /* AdamW's stay as they are */
     const struct zr_gradient_weight *weight; /* replaces gradient_scale, see zr_adamw; NULL: it does not */
     const struct zr_step_rates *rates;       /* replaces rate and corrections, likewise */
     size_t n;

@@ -5,6 +5,7 @@
  * below. */
 #include "zero/engine/compression.h"
 #include "zero/engine/gradients.h"
+#include "zero/engine/onebit.h"
 #include "zero/engine/parameter_tier.h"
 
 enum { LARGEST_MAX = ZR_PREFETCH_MAX + 1 };
@@ -45,10 +46,10 @@ struct gradient_plan {
 };
 
 /* Two-byte micro-batches are summed in fp32 instead of in place, because small addends would be lost in
- * rounding; with several ranks only ZR_REDUCE_ONCE sums in place. */
+ * rounding; with several ranks only ZR_REDUCE_ONCE and an exchange of momentum sum in place. */
 static bool adds_in_place(const struct zr_engine *engine)
 {
-    return engine->options.reduce == ZR_REDUCE_ONCE ||
+    return engine->options.reduce == ZR_REDUCE_ONCE || engine->exchanges_momentum ||
            (engine->world == 1 &&
             (!zr_engine_is_low_precision(engine) || engine->options.micro_batches == 1));
 }
@@ -277,9 +278,9 @@ void zr_engine_place(struct zr_engine *engine)
     engine->gathered_max =
         1 + (engine->options.prefetch_distance > 0 ? engine->options.prefetch_distance : 1);
     engine->first_staged = engine->last_staged = ZR_NO_UNIT;
+    const bool whole = engine->options.stage == 0;
     for (size_t u = 0; u < engine->layout.units_count; u++) {
         size_t shard = engine->layout.units[u].shard_elements;
-        bool whole = engine->options.stage == 0;
         engine->units[u].tier = zr_engine_is_frozen(engine, u) ? &engine->tiers[0] : engine->state_tier;
         engine->units[u].owned.from = whole ? 0 : engine->rank * shard;
         engine->units[u].owned.to =

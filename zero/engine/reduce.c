@@ -15,6 +15,7 @@
 #include "zero/engine/compression.h"
 #include "zero/engine/gradients.h"
 #include "zero/engine/low_rank.h"
+#include "zero/engine/onebit.h"
 #include "zero/engine/offload.h"
 #include "zero/engine/speculate.h"
 
@@ -244,6 +245,8 @@ const struct zr_gradient_place zr_gradients_none = {.home = NULL},
 
 static zr_result all_reduce(struct zr_engine *engine, size_t unit)
 {
+    if (zr_engine_sends_momentum(engine)) /* which has the gradients in it */
+        return ZR_OK;
     return zr_engine_sum_whole(
         engine, unit,
         &(struct zr_all_reduce){.buffer = engine->units[unit].written,

@@ -1,5 +1,6 @@
 /* results.c: results of kernels that the host reads. If the host cannot access tensors, kernels write results
  * to an arena block, from which they are copied. */
+#include "zero/engine/onebit.h"
 #include "zero/engine/engine.h"
 
 zr_result zr_engine_copy(const struct zr_engine *engine, void *to, const void *from, size_t bytes)
@@ -196,27 +197,41 @@ zr_result zr_engine_squares(const struct zr_engine *engine, struct zr_compute co
                      compute.context, &(struct zr_sum_of_squares){n, x, place_of(engine, compute, sum)}));
 }
 
+struct zr_numbers zr_engine_counted_gradients(const struct zr_engine *engine, size_t unit,
+                                              struct zr_overlap *range)
+{
+    const struct zr_layout_unit *u = &engine->layout.units[unit];
+    const struct zr_unit_state *state = &engine->units[unit];
+    if (zr_engine_sends_momentum(engine)) {
+        *range = (struct zr_overlap){0, u->padded_elements};
+        return (struct zr_numbers){state->kept, engine->options.precision};
+    }
+    *range = (struct zr_overlap){engine->rank * u->shard_elements, u->shard_elements};
+    return state->reduced;
+}
+
 zr_result zr_engine_unit_squares(struct zr_engine *engine, size_t unit, double *sum)
 {
     const struct zr_layout_unit *u = &engine->layout.units[unit];
-    struct zr_numbers gradients = engine->units[unit].reduced;
+    struct zr_overlap range;
+    struct zr_numbers gradients = zr_engine_counted_gradients(engine, unit, &range);
     struct zr_compute compute = zr_engine_unit_compute(engine, unit);
-    size_t from = engine->rank * u->shard_elements;
     zr_result result = ZR_OK;
     if (!zr_engine_is_part(engine))
         return compute.kernels->sum_of_squares(
             compute.context, &(struct zr_sum_of_squares){
-                                 u->shard_elements, gradients,
+                                 range.count, gradients,
                                  compute.host_invisible ? squares_of(engine, engine->rank) + unit : sum});
     *sum = 0;
     for (size_t i = 0; i < u->parameters_count && result == ZR_OK; i++) {
         const struct zr_layout_parameter *p = &engine->layout.parameters[u->first_parameter + i];
         struct zr_overlap overlap;
         double own = 0;
-        if (p->parameter.part.copy || !zr_layout_overlap(p, from, from + u->shard_elements, &overlap))
+        if (p->parameter.part.copy ||
+            !zr_layout_overlap(p, range.offset, range.offset + range.count, &overlap))
             continue;
         result = zr_engine_squares(engine, compute, overlap.count,
-                                   zr_numbers_at(gradients, overlap.offset - from), &own);
+                                   zr_numbers_at(gradients, overlap.offset - range.offset), &own);
         *sum += own;
     }
     return result;

@@ -183,14 +183,14 @@ static zr_result update_window(struct zr_engine_run *run, size_t unit, const str
                                          .correction1 = update->correction1,
                                          .correction2 = update->correction2,
                                          .keeps_variance = update->keeps_variance,
+                                         .keeps_momentum = update->keeps_momentum,
                                          .weight = update->weight,
                                          .rates = update->rates,
                                          .n = end - first,
-                                         .gradient = run->gradients,
+                                         .gradient = zr_numbers_at(run->gradients, skip),
                                          .master = owned->master + skip,
                                          .tensor = &p->parameter,
                                          .first = first - p->offset};
-        call.gradient.at = (char *)call.gradient.at + skip * engine->units[unit].input_bytes;
         if (p->needs_whole && run->prepared.directions)
             call.direction = run->prepared.directions + skip;
         if (p->needs_whole && run->prepared.squares)

@@ -222,6 +222,19 @@ VF_INLINE void pack_load(const struct zr_pack *a, size_t at, size_t count, float
     }
 }
 
+/* Threads share args->nonfinite. */
+static void note_nonfinite(const struct zr_pack *a, size_t at, size_t count, const float *x)
+{
+    size_t i = 0;
+    while (i < count && isfinite(x[i]))
+        i++;
+    size_t known = __atomic_load_n(a->nonfinite, __ATOMIC_RELAXED);
+    while (
+        i < count && at + i < known &&
+        !__atomic_compare_exchange_n(a->nonfinite, &known, at + i, true, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
+        ;
+}
+
 /* [from, to) begins at a block. */
 static void pack(const void *args, size_t from, size_t to)
 {
@@ -232,7 +245,10 @@ static void pack(const void *args, size_t from, size_t to)
         const size_t count = to - at < ZR_PACK_BLOCK ? to - at : ZR_PACK_BLOCK;
         float x[ZR_PACK_BLOCK], sent[ZR_PACK_BLOCK];
         pack_load(a, at, count, x);
-        if (!packings[a->packing].encode(x, count, out) || a->error == NULL)
+        const bool finite = packings[a->packing].encode(x, count, out);
+        if (!finite && a->nonfinite != NULL)
+            note_nonfinite(a, at, count, x);
+        if (!finite || a->error == NULL)
             continue;
         packings[a->packing].decode(out, sent);
         for (size_t i = 0; i < count; i += VF_LANES)

@@ -170,7 +170,7 @@ static void trial_all_to_all(struct trial *t, size_t bytes, uint64_t seed)
         b.source[i] = (char)trial_byte(seed, t->rank, i);
         b.want[i] = (char)trial_byte(seed, from, t->rank * bytes + i % bytes);
     }
-    struct zr_all_to_all op = {.source = b.source, .destination = b.got, .shard_bytes = bytes};
+    struct zr_all_gather op = {.source = b.source, .destination = b.got, .shard_bytes = bytes};
     trial_run(t, ZR_COMM_ALL_TO_ALL, (t->world - 1) * bytes, zr_comm_all_to_all(t->comm, &op, &ticket));
     trial_compare(t, b.got, b.want, t->world * bytes, "all-to-all");
     op.destination = b.source + bytes * t->world - 1;
@@ -278,7 +278,7 @@ static void trial_nothing(struct trial *t)
                 "all-reduce of nothing");
     trial_check(t, zr_comm_all_gather(t->comm, &(struct zr_all_gather){0}, &ticket) == ZR_OK,
                 "all-gather of nothing");
-    trial_check(t, zr_comm_all_to_all(t->comm, &(struct zr_all_to_all){0}, &ticket) == ZR_OK,
+    trial_check(t, zr_comm_all_to_all(t->comm, &(struct zr_all_gather){0}, &ticket) == ZR_OK,
                 "all-to-all of nothing");
     trial_check(t, zr_comm_broadcast(t->comm, &(struct zr_broadcast){0}, &ticket) == ZR_OK,
                 "broadcast of nothing");

@@ -2,12 +2,16 @@
  * their bytes by formula; and an engine that sends packed numbers: its parameters are the packed masters of
  * all ranks, whatever the stage, and its gradients are packed sums in rank order. */
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "tests/support/tap.h"
 #include "tests/support/zero/engine_rig.h"
+#include "zero/checkpoint/checkpoint_inside.h"
 #include "zero/compress/compressor.h"
 #include "zero/engine/errors.h"
+#include "zero/engine/onebit.h"
 
 enum { WORLD_MAX = 4, BLOCKS = 3, SHARD_MAX = BLOCKS * ZR_PACK_BLOCK, ALL = WORLD_MAX * SHARD_MAX };
 
@@ -17,8 +21,11 @@ struct setting {
     enum zr_precision precision;
     enum zr_packing packing;
     enum zr_packing between; /* of the second hop; ZR_PACKING_ONEBIT: as `packing` */
+    bool differs;            /* parameters are sent as differences, gradients plainly */
     unsigned fallen;         /* steps of onebit before an error above the tolerance; 0: never */
     int (*body)(struct rig *rig, const struct setting *setting);
+    const char *folder; /* of errors */
+    unsigned former;    /* ranks whose errors are in the folder; 0: those of this run are saved */
 };
 
 static const struct zr_kernels *kernels;
@@ -226,6 +233,36 @@ static void name_units(void)
     }
 }
 
+static const float rate = 1e-2f, beta1 = 0.9f, beta2 = 0.99f, epsilon = 1e-6f;
+enum { ONEBIT_STEPS = 10, ONEBIT_WARMUP = 3, ONEBIT_UNIT = 1, ONEBIT_MAX = 2048 };
+
+static zr_result create_engine(struct rig *rig, const struct setting *setting)
+{
+    const bool onebit = setting->packing == ZR_PACKING_ONEBIT, differs = setting->differs;
+    return zr_engine_create(
+        &rig->engine,
+        &(struct zr_engine_options){
+            .struct_bytes = sizeof(struct zr_engine_options),
+            .arena = rig->arena,
+            .host_arena = rig->arena,
+            .kernels = kernels,
+            .context = &rig->context,
+            .comm = rig->comm,
+            .list = {parameters, UNITS, units, UNITS, 0},
+            .stage = setting->stage,
+            .precision = setting->precision,
+            .seed = 3,
+            .optimizer = {.beta1 = beta1, .beta2 = beta2, .epsilon = epsilon},
+            .compression = {.kinds = {{!onebit, .packing = setting->packing, .differences = differs},
+                                      {!differs, .packing = setting->packing, .between = setting->between,
+                                       .method = onebit ? ZR_METHOD_ONEBIT : ZR_METHOD_PACKED}},
+                            .node_ranks = setting->node_ranks,
+                            .secondary_shards = setting->node_ranks > 0,
+                            .warmup_steps = ONEBIT_WARMUP,
+                            .check_steps = setting->fallen,
+                            .tolerance = setting->fallen ? 1e-9 : 0}});
+}
+
 static unsigned sharded; /* gathers within a node */
 
 /* The gathered unit is the packed rounded masters of all ranks. */
@@ -326,28 +363,33 @@ static int publishes(struct rig *rig, const struct setting *setting, struct buff
     return parameters_are_packed_masters(rig, setting, 0, b);
 }
 
+/* A NaN makes a scale NaN; the message has the number of the rank that sent it. */
+static int finds_the_sender_s_nan(struct rig *rig)
+{
+    struct zr_step_report report;
+    for (unsigned u = 0; u < UNITS; u++) {
+        float *base;
+        bool accumulate;
+        size_t each = zr_precision_bytes(rig->context.precision);
+        if (!units[u].gradient_uses)
+            continue;
+        must(zr_engine_gradients(rig->engine, u, (void **)&base, &accumulate) == ZR_OK);
+        memset(base, 0, zr_parameter_elements(&parameters[u]) * each);
+        if (u == 3 && zr_comm_rank(rig->comm) == 2) /* not the owner */
+            memset((char *)base + 700 * each, 0xff, each);
+        must(zr_engine_reduce(rig->engine, u) == ZR_OK);
+    }
+    must(zr_engine_step(rig->engine, rate, &report) == ZR_ERR_CORRUPT);
+    must(strstr(zr_last_error(), "gradient of p3 is not finite (element 700)"));
+    return 0;
+}
+
 static int trains(struct rig *rig, const struct setting *setting)
 {
     struct buffers b;
     struct zr_step_report report;
-    struct zr_engine_options options = {
-        .struct_bytes = sizeof options,
-        .arena = rig->arena,
-        .host_arena = rig->arena,
-        .kernels = kernels,
-        .context = &rig->context,
-        .comm = rig->comm,
-        .list = {parameters, UNITS, units, UNITS, 0},
-        .stage = setting->stage,
-        .precision = setting->precision,
-        .seed = 3,
-        .optimizer = {.beta1 = 0.9f, .beta2 = 0.99f, .epsilon = 1e-6f},
-        .compression = {.kinds = {{true, .packing = setting->packing},
-                                  {true, .packing = setting->packing, .between = setting->between}},
-                        .node_ranks = setting->node_ranks,
-                        .secondary_shards = setting->node_ranks > 0}};
     must(take_buffers(rig, &b) == ZR_OK);
-    must(zr_engine_create(&rig->engine, &options) == ZR_OK);
+    must(create_engine(rig, setting) == ZR_OK);
     for (unsigned step = 0; step < STEPS; step++) {
         for (unsigned u = 0; u < UNITS; u++) {
             int code = units[u].gradient_uses ? parameters_are_packed_masters(rig, setting, u, &b) : 0;
@@ -362,7 +404,7 @@ static int trains(struct rig *rig, const struct setting *setting)
     int code = publishes(rig, setting, &b);
     must(!setting->node_ranks || sharded > 0);
     give_back(rig, &b);
-    return code;
+    return code ? code : finds_the_sender_s_nan(rig);
 }
 
 /* ---- The meter ----------------------------------------------------------------------------------------- */
@@ -437,9 +479,6 @@ static int falls_back(struct rig *rig, const struct setting *setting)
 }
 
 /* ---- One bit ------------------------------------------------------------------------------------------- */
-
-enum { ONEBIT_STEPS = 10, ONEBIT_WARMUP = 3, ONEBIT_UNIT = 1, ONEBIT_MAX = 2048 };
-static const float rate = 1e-2f, beta1 = 0.9f, beta2 = 0.99f, epsilon = 1e-6f;
 
 /* One unit of all ranks, in one process. */
 struct simulated {
@@ -555,26 +594,6 @@ static int onebit_trains(struct rig *rig, const struct setting *setting)
     struct simulated *all;
     struct zr_step_report report;
     unsigned rank = zr_comm_rank(rig->comm);
-    struct zr_engine_options options = {
-        .struct_bytes = sizeof options,
-        .arena = rig->arena,
-        .host_arena = rig->arena,
-        .kernels = kernels,
-        .context = &rig->context,
-        .comm = rig->comm,
-        .list = {parameters, UNITS, units, UNITS, 0},
-        .stage = 1,
-        .precision = setting->precision,
-        .seed = 3,
-        .optimizer = {.beta1 = beta1, .beta2 = beta2, .epsilon = epsilon},
-        .compression = {.kinds[ZR_COMPRESSED_GRADIENTS] = {true, .method = ZR_METHOD_ONEBIT},
-                        .warmup_steps = ONEBIT_WARMUP,
-                        .check_steps = setting->fallen,
-                        .tolerance = setting->fallen ? 1e-9 : 0}};
-    if (setting->packing != ZR_PACKING_ONEBIT)
-        options.compression = (struct zr_compression){
-            .kinds[ZR_COMPRESSED_PARAMETERS] = {true, .packing = setting->packing, .differences = true}};
-    must(zr_engine_create(&rig->engine, &options) == ZR_OK);
     struct zr_engine *engine = rig->engine;
     size_t shard = engine->layout.units[ONEBIT_UNIT].shard_elements, padded = shard * setting->world,
            n = zr_parameter_elements(&parameters[ONEBIT_UNIT]), each = zr_precision_bytes(setting->precision);
@@ -615,6 +634,157 @@ static int onebit_trains(struct rig *rig, const struct setting *setting)
     must(zr_engine_verify_replicas(engine) == ZR_OK);
     zr_arena_free(rig->arena, all);
     return 0;
+}
+
+/* ---- One bit at stage 0 -------------------------------------------------------------------------------- */
+
+enum { UNSEEN = 10 }; /* numbers without gradients in the warm-up */
+
+struct followed {
+    float gradient[ONEBIT_MAX], momentum[ONEBIT_MAX], master[ONEBIT_MAX], variance[ONEBIT_MAX];
+    float errors[WORLD_MAX * ONEBIT_MAX], owned[ONEBIT_MAX];
+    double moved[ONEBIT_MAX], received[ONEBIT_MAX]; /* sums of the ranks' mean momentum / of what they got */
+    unsigned char narrow[4 * ONEBIT_MAX];
+};
+
+/* One step of all units. The norm of steps that send momentum is that of the ranks' mean square. */
+static int step_once(struct rig *rig, const struct setting *setting, unsigned step, struct followed *all)
+{
+    struct zr_step_report report;
+    double squares = 0;
+    for (unsigned u = 0; u < UNITS; u++)
+        for (unsigned p = 0; p < setting->world && units[u].gradient_uses; p++)
+            for (size_t i = 0; i < zr_parameter_elements(&parameters[u]); i++)
+                squares += pow((double)value_of(p, i, step), 2) / setting->world;
+    for (unsigned u = 0; u < UNITS; u++) {
+        void *base;
+        bool accumulate;
+        if (!units[u].gradient_uses)
+            continue;
+        must(zr_engine_gradients(rig->engine, u, &base, &accumulate) == ZR_OK);
+        must(fill(rig, zr_comm_rank(rig->comm), step, zr_parameter_elements(&parameters[u]), all->gradient,
+                  base) == ZR_OK);
+        if (step < ONEBIT_WARMUP)
+            memset(base, 0, UNSEEN * zr_precision_bytes(rig->context.precision));
+        must(zr_engine_reduce(rig->engine, u) == ZR_OK);
+    }
+    must(zr_engine_step(rig->engine, rate, &report) == ZR_OK && zr_engine_synchronize(rig->engine) == ZR_OK);
+    must(step < ONEBIT_WARMUP || fabs(report.gradient_norm / sqrt(squares) - 1) < 1e-3);
+    return 0;
+}
+
+/* What the ranks got and their errors are what their gradients have moved the momentum by. */
+static int sums_are_kept(struct rig *rig, const struct setting *setting, unsigned step, size_t n,
+                         struct followed *all)
+{
+    struct zr_engine *engine = rig->engine;
+    const float *momentum = engine->units[ONEBIT_UNIT].owned.slots[0];
+    size_t shard = engine->layout.units[ONEBIT_UNIT].shard_elements, padded = shard * setting->world;
+    for (unsigned p = 0; p < setting->world; p++) {
+        const struct zr_convert back = {
+            n, {all->narrow, setting->precision}, {all->gradient, ZR_PRECISION_FP32}};
+        must(fill(rig, p, step, n, all->gradient, all->narrow) == ZR_OK);
+        must(kernels->convert(&rig->context, &back) == ZR_OK);
+        for (size_t i = UNSEEN; i < n; i++)
+            all->moved[i] +=
+                ((double)beta1 * (double)all->momentum[i] + (1 - (double)beta1) * (double)all->gradient[i]) /
+                setting->world;
+    }
+    must(zr_comm_host_all_gather(rig->comm, zr_engine_errors(engine, ONEBIT_UNIT), padded * sizeof(float),
+                                 all->errors) == ZR_OK);
+    must(zr_comm_host_all_gather(rig->comm, zr_engine_owner_errors(engine, ONEBIT_UNIT),
+                                 shard * sizeof(float), all->owned) == ZR_OK);
+    for (size_t i = 0; i < padded; i++) {
+        double sum = (double)all->owned[i];
+        all->received[i] += (double)momentum[i];
+        for (unsigned p = 0; p < setting->world; p++)
+            sum += (double)all->errors[p * padded + i] / setting->world;
+        must(fabs(all->received[i] + sum - all->moved[i]) < 1e-5);
+        must(i >= UNSEEN || (momentum[i] == 0 && sum == 0)); /* padding too, which nothing moves */
+    }
+    return 0;
+}
+
+static int momentum_trains(struct rig *rig, const struct setting *setting)
+{
+    struct followed *all;
+    must(create_engine(rig, setting) == ZR_OK && take(rig, sizeof *all / sizeof(float), &all) == ZR_OK);
+    memset(all, 0, sizeof *all);
+    const struct zr_unit_state *state = &rig->engine->units[ONEBIT_UNIT];
+    const struct zr_owned *owned = &state->owned;
+    size_t n = zr_parameter_elements(&parameters[ONEBIT_UNIT]), each = zr_precision_bytes(setting->precision);
+    for (unsigned step = 0; step < ONEBIT_STEPS; step++) {
+        uint64_t elements[2], before = sent_bytes(rig, &elements[0]);
+        memcpy(all->momentum, owned->slots[0], n * sizeof(float));
+        memcpy(all->master, owned->master, n * sizeof(float));
+        memcpy(all->variance, owned->slots[1], n * sizeof(float));
+        int code = step_once(rig, setting, step, all);
+        uint64_t bytes = sent_bytes(rig, &elements[1]) - before, count = elements[1] - elements[0];
+        must(bytes == (step < ONEBIT_WARMUP ? count * each : zr_pack_bytes(ZR_PACKING_ONEBIT, count)));
+        code = code || step < ONEBIT_WARMUP ? code : sums_are_kept(rig, setting, step, n, all);
+        if (code || step < ONEBIT_WARMUP) {
+            must(code == 0);
+            continue;
+        }
+        for (size_t first = 0; step == ONEBIT_WARMUP && first < n; first += ZR_PACK_BLOCK) {
+            double squares = 0;
+            for (size_t i = first; i < first + ZR_PACK_BLOCK; i++)
+                squares += (double)all->momentum[i] * (double)all->momentum[i];
+            float least = (float)(squares / ZR_PACK_BLOCK);
+            for (size_t i = first; i < first + ZR_PACK_BLOCK; i++)
+                if (all->variance[i] > 0 && all->variance[i] < least)
+                    all->variance[i] = least;
+        }
+        must(memcmp(owned->slots[1], all->variance, n * sizeof(float)) == 0);
+        memcpy(all->momentum, owned->slots[0], n * sizeof(float));
+        const struct zr_adamw how = {.rate = rate,
+                                     .beta1 = 1,
+                                     .beta2 = 1,
+                                     .epsilon = epsilon,
+                                     .gradient_scale = 1,
+                                     .correction1 = (float)(1 - pow(beta1, step + 1)),
+                                     .correction2 = (float)(1 - pow(beta2, ONEBIT_WARMUP))};
+        const struct zr_update numbers = {.n = n,
+                                          .gradient = {all->momentum, ZR_PRECISION_FP32},
+                                          .master = all->master,
+                                          .momentum = all->momentum,
+                                          .variance = all->variance};
+        must(kernels->update_adamw(&rig->context, &(struct zr_update_adamw){how, numbers}) == ZR_OK);
+        must(memcmp(owned->master, all->master, n * sizeof(float)) == 0);
+        must(narrow(rig, all->master, n, all->narrow) == ZR_OK);
+        must(memcmp(state->whole, all->narrow, n * each) == 0);
+    }
+    must(zr_engine_verify_replicas(rig->engine) == ZR_OK);
+    zr_arena_free(rig->arena, all);
+    return 0;
+}
+
+/* Errors of another number of ranks: rank r adds those of the ranks r, r + world .. */
+static int errors_move(struct rig *rig, const struct setting *setting)
+{
+    unsigned rank = zr_comm_rank(rig->comm), former = setting->former;
+    must(create_engine(rig, setting) == ZR_OK);
+    rig->engine->steps_done = ONEBIT_WARMUP + 1;
+    must(former == 0 || zr_errors_load(rig->engine, setting->folder, 7) == ZR_OK);
+    for (unsigned u = 0; u < UNITS; u++) {
+        float *errors = zr_engine_errors(rig->engine, u);
+        for (size_t i = 0; units[u].gradient_uses && i < zr_parameter_elements(&parameters[u]); i++) {
+            float sum = 0;
+            for (unsigned r = rank; r < (former ? former : rank + 1); r += setting->world)
+                sum += value_of(r, i, u);
+            must(former == 0 || errors[i] == sum);
+            errors[i] = sum;
+        }
+        size_t shard = rig->engine->layout.units[u].shard_elements;
+        for (size_t i = 0; setting->stage == 0 && units[u].gradient_uses && i < shard; i++) {
+            bool used = rank * shard + i < zr_parameter_elements(&parameters[u]);
+            float *own = &zr_engine_owner_errors(rig->engine, u)[i],
+                  want = used ? value_of(9, rank * shard + i, u) : 0; /* of each element, one */
+            must(former == 0 || *own == want);
+            *own = want;
+        }
+    }
+    return former == 0 && zr_errors_save(rig->engine, setting->folder, 7) != ZR_OK ? 50 : 0;
 }
 
 /* ---- All of it ----------------------------------------------------------------------------------------- */
@@ -687,16 +857,41 @@ int main(void)
             i == 3 ? "an error below the tolerance" : "an error above the tolerance ends packing");
     for (unsigned i = 0; i < 2; i++)
         run((struct setting){.world = 3,
+                             .stage = 1,
                              .precision = (enum zr_precision)i,
                              .packing = ZR_PACKING_INT4,
+                             .differs = true,
                              .body = onebit_trains},
             "differences of parameters, ten steps at stage 1");
     for (unsigned i = 0; i < 6; i++)
         run((struct setting){.world = 2 + i / 2 % 2,
+                             .stage = 1,
                              .fallen = i < 4 ? 0 : 6,
                              .precision = (enum zr_precision)(i % 2),
                              .packing = ZR_PACKING_ONEBIT,
                              .body = onebit_trains},
             i < 4 ? "ten steps at stage 1" : "six steps, then full precision");
+    for (unsigned i = 0; i < 4; i++) {
+        const unsigned former = 2 + i / 2 * 2;
+        char folder[] = "/tmp/zr-compress-XXXXXX", path[64];
+        struct setting setting = {former, .stage = i % 2, .packing = ZR_PACKING_ONEBIT, .body = errors_move};
+        setting.folder = mkdtemp(folder);
+        run(setting, "errors are saved");
+        setting.world = 3;
+        setting.former = former;
+        run(setting, former == 2 ? "the sums of two ranks' errors are kept" : "of four");
+        for (unsigned r = 0; r < former; r++) {
+            snprintf(path, sizeof path, "%s/errors.%05u", folder, r);
+            unlink(path);
+        }
+        rmdir(folder);
+    }
+    for (unsigned i = 0; i < 4; i++)
+        run((struct setting){.world = 2 + i % 3,
+                             .stage = 0,
+                             .precision = (enum zr_precision)(i % 2),
+                             .packing = ZR_PACKING_ONEBIT,
+                             .body = momentum_trains},
+            "ten steps at stage 0");
     return tap_done();
 }

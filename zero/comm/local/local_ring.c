@@ -463,7 +463,7 @@ static zr_result run_all_gather(struct local_comm *comm, const struct zr_all_gat
                                              .only = comm->base.world});
 }
 
-static zr_result run_all_to_all(struct local_comm *comm, const struct zr_all_to_all *op)
+static zr_result run_all_to_all(struct local_comm *comm, const struct zr_all_gather *op)
 {
     return move_all(comm, &(struct movement){.piece = {.kind = ZR_COMM_ALL_TO_ALL, .bytes = op->shard_bytes},
                                              .part_bytes = comm->each_bytes,
@@ -653,7 +653,7 @@ zr_result zr_local_run(struct zr_comm *comm, const struct zr_comm_item *item)
     case ZR_COMM_ALL_REDUCE:
         return run_all_reduce(self, item);
     case ZR_COMM_ALL_TO_ALL:
-        return run_all_to_all(self, &item->all_to_all);
+        return run_all_to_all(self, &item->all_gather);
     case ZR_COMM_BROADCAST:
         return run_broadcast(self, &item->broadcast);
     case ZR_COMM_SEND:

@@ -193,7 +193,7 @@ static zr_result run_all_gather(struct message_comm *self, const struct zr_all_g
                                        .only = self->base.world});
 }
 
-static zr_result run_all_to_all(struct message_comm *self, const struct zr_all_to_all *op)
+static zr_result run_all_to_all(struct message_comm *self, const struct zr_all_gather *op)
 {
     size_t bytes = op->shard_bytes, own = self->base.rank * bytes;
     zr_result result =
@@ -329,7 +329,7 @@ zr_result zr_message_run(struct zr_comm *comm, const struct zr_comm_item *item)
     case ZR_COMM_ALL_REDUCE:
         return run_all_reduce(self, item);
     case ZR_COMM_ALL_TO_ALL:
-        return run_all_to_all(self, &item->all_to_all);
+        return run_all_to_all(self, &item->all_gather);
     case ZR_COMM_BROADCAST:
         return run_broadcast(self, &item->broadcast);
     case ZR_COMM_SEND:

@@ -191,7 +191,8 @@ void zr_compress_read_file(struct zr_train_config *config)
              config->filed[zr_flag_index(zr_flag_find("node-size"))] && !zr_flag_given(config, "node-size"),
          filed = !zr_flag_given(config, "compress");
     unsigned shards = zr_train_shards(config);
-    if (filed && (shards == 1 || config->stage == 0))
+    if (filed && (shards == 1 ||
+                  (config->stage == 0 && !zr_compression_is_by(&config->compression, ZR_METHOD_ONEBIT))))
         memset(&config->compression, 0, sizeof config->compression);
     if (size_filed && (config->node_ranks < 2 || config->node_ranks >= shards))
         config->node_ranks = 0;
@@ -270,8 +271,8 @@ static const char *onebit_conflict(const struct zr_train_config *config)
     static char words[160];
     if (config->compression.kinds[ZR_COMPRESSED_PARAMETERS].on)
         return "--compress gradients:onebit sends signs of parameters, too; leave parameters out";
-    if (config->stage != 1)
-        return "--compress gradients:onebit requires --stage 1";
+    if (config->stage > 1)
+        return "--compress gradients:onebit requires --stage 0 or 1";
     if (config->optimizer.kind != ZR_OPTIMIZER_ADAMW || config->optimizer.average_decay > 0)
         return "--compress gradients:onebit requires --optimizer adamw without a moving average";
     if (config->speculative_bytes)
@@ -302,9 +303,7 @@ static const char *errors_conflict(const struct zr_train_config *config)
 /* Whether the compression needs no owners of shards. */
 static bool at_stage_0(const struct zr_compression *compression)
 {
-    return !compression->kinds[ZR_COMPRESSED_PARAMETERS].on &&
-           (zr_compression_is_by(compression, ZR_METHOD_LOW_RANK) ||
-            zr_compression_is_by(compression, ZR_METHOD_LARGEST));
+    return !compression->kinds[ZR_COMPRESSED_PARAMETERS].on && zr_compression_keeps_errors(compression);
 }
 
 static const char *differences_conflict(const struct zr_train_config *config)
@@ -357,7 +356,8 @@ const char *zr_compress_conflict(const struct zr_train_config *config)
     if (zr_train_shards(config) == 1)
         return "--compress requires several data ranks, which send parameters and gradients";
     if ((config->stage == 0 && !at_stage_0(&config->compression)) || config->stage == ZR_STAGE_AUTO)
-        return "--compress requires --stage 1, 2 or 3, where each rank updates a shard";
+        return "--compress requires --stage 1, 2 or 3, where each rank updates a shard; or gradients:onebit, "
+               "powersgd or topk";
     unsigned shards = zr_train_shards(config), node = config->node_ranks;
     if (config->nodes_are_hosts && data_ranks_of_host(config) == 0)
         return "--compress takes hosts as nodes, but the ranks of this host do not divide the data ranks into equal "

@@ -134,7 +134,8 @@ static const struct config_key keys[] = {
     {"data_types", KEY_OBJECT, NULL, 0, NULL},
     {"data_types.grad_accum_dtype", KEY_WORD, "fp32", 0, NULL},
     {"optimizer", KEY_OBJECT, NULL, 0, NULL},
-    {"optimizer.type", KEY_WORD, "--optimizer, in letters of either case, as AdamW", 0, NULL},
+    {"optimizer.type", KEY_WORD,
+     "--optimizer, in letters of either case, as AdamW; OneBitAdam is --compress gradients:onebit", 0, NULL},
     {"optimizer.legacy_fusion", KEY_PASSED, NULL, 0, NULL},
     {"optimizer.params", KEY_OBJECT, NULL, 0, NULL},
     {"optimizer.params.lr", KEY_FLAG, "lr", 0, NULL},
@@ -149,6 +150,9 @@ static const struct config_key keys[] = {
     {"optimizer.params.nesterov", KEY_FALSE, NULL, 0, NULL},
     {"optimizer.params.max_grad_norm", KEY_LATER, "give gradient_clipping instead, as DeepSpeed asks", 0,
      NULL},
+    {"optimizer.params.freeze_step", KEY_FLAG, "compress-warmup", 0, NULL},
+    {"optimizer.params.cuda_aware", KEY_PASSED, NULL, 0, NULL},
+    {"optimizer.params.comm_backend_name", KEY_PASSED, NULL, 0, NULL},
     {"optimizer.params.torch_adam", KEY_PASSED, NULL, 0, NULL},
     {"optimizer.params.fused", KEY_PASSED, NULL, 0, NULL},
     {"optimizer.params.set_grad_none", KEY_PASSED, NULL, 0, NULL},
@@ -549,6 +553,8 @@ static void read_optimizer(struct reader *reader)
                    {"optimizer.params.eps", ZR_NUMBER_EPSILON},
                    {"optimizer.params.momentum", ZR_NUMBER_MOMENTUM}};
     static const char *const of_adam[] = {"optimizer.params.adam_w_mode", NULL};
+    static const char *const of_onebit[] = {"optimizer.params.freeze_step", "optimizer.params.cuda_aware",
+                                            "optimizer.params.comm_backend_name", NULL};
     static const char *const of_sgd[] = {"optimizer.params.dampening", "optimizer.params.nesterov", NULL};
     const char *type = json_string_value(get(reader, "optimizer.type"));
     char name[32] = "";
@@ -562,13 +568,18 @@ static void read_optimizer(struct reader *reader)
     }
     for (size_t i = 0; type[i] && i + 1 < sizeof name; i++)
         name[i] = (char)(type[i] >= 'A' && type[i] <= 'Z' ? type[i] - 'A' + 'a' : type[i]);
-    bool adam = strcmp(name, "adam") == 0;
+    bool onebit = strcmp(name, "onebitadam") == 0, adam = onebit || strcmp(name, "adam") == 0;
     if (!adam && !is_optimizer(name)) {
         refuse(reader, "optimizer.type", "'%.60s' is not supported; give Adam or one of " ZR_OPTIMIZER_NAMES,
                type);
         return;
     }
     store(reader, "optimizer.type", "optimizer", adam ? "adamw" : name);
+    if (!onebit)
+        check_absent(reader, type, of_onebit);
+    else if (store(reader, "optimizer.type", "compress", "gradients:onebit") == ZR_OK &&
+             !get(reader, of_onebit[0]))
+        assume(reader, "compress-warmup", "100000"); /* DeepSpeed's default */
     const struct zr_optimizer *optimizer = zr_optimizer_of(reader->config->optimizer.kind);
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
         if (!optimizer->numbers[numbers[i].number].taken)

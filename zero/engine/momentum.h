@@ -1,0 +1,25 @@
+/* momentum.h: AdamW with one bit per number at stage 0: 1-bit Adam (https://arxiv.org/abs/2102.02888).
+ * Private to engine/.
+ *
+ * The first warmup_steps steps are AdamW's. Then the variance stays as it is, and in each step a rank
+ *   moves the momentum, which is the same on all ranks, by its own gradients;
+ *   sends the signs of momentum + error to the owner of each shard, and keeps what they do not say as the
+ *   error of its next momentum (errors.h);
+ *   averages its shard, adds its error as an owner, and sends the signs of that to all ranks;
+ *   updates its parameters with the momentum that these signs give, the same on all ranks.
+ * A number whose variance is exactly 0 had no gradient in the warm-up, and an update would divide by
+ * epsilon: its momentum and errors remain 0, as those of padding do. Gradients of a step are added in place.
+ * Their norm is the root of the mean of the ranks' squares, as no rank has their sum. */
+#ifndef ZR_ENGINE_MOMENTUM_H
+#define ZR_ENGINE_MOMENTUM_H
+
+#include "zero/engine/engine.h"
+
+/* In place of ZR_ACTION_UPDATE: moves the momentum of the taken unit and starts to exchange it / with
+ * ZR_ACTION_PUBLISH, one unit later: waits for it and updates the unit. They do nothing in other steps.
+ * Called by the thread that runs the list, on all ranks for the same units in the same order; the masters do
+ * not change in between. Errors as of the kernels and of zr_comm_all_gather(). */
+zr_result zr_engine_momentum_send(struct zr_engine_run *run, size_t unit);
+zr_result zr_engine_momentum_apply(struct zr_engine_run *run, size_t unit);
+
+#endif
