@@ -13,7 +13,13 @@
 #ifndef ZR_ENGINE_MOMENTUM_H
 #define ZR_ENGINE_MOMENTUM_H
 
-#include "zero/engine/engine.h"
+#include "zero/engine/errors.h"
+
+/* Whether ranks send momentum in this step: at stage 0, after the warm-up. */
+static inline bool zr_engine_sends_momentum(const struct zr_engine *engine)
+{
+    return engine->exchanges_momentum && zr_engine_feeds_errors(engine);
+}
 
 /* In place of ZR_ACTION_UPDATE: moves the momentum of the taken unit and starts to exchange it / with
  * ZR_ACTION_PUBLISH, one unit later: waits for it and updates the unit. They do nothing in other steps.

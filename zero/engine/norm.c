@@ -3,7 +3,7 @@
 #include "zero/engine/actions.h"
 #include "zero/engine/compression.h"
 #include "zero/engine/gradients.h"
-#include "zero/engine/onebit.h"
+#include "zero/engine/momentum.h"
 
 #include <inttypes.h>
 #include <math.h>

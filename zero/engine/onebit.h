@@ -23,12 +23,6 @@ static inline bool zr_engine_sends_signs(const struct zr_engine *engine)
     return zr_engine_is_onebit(engine) && zr_engine_feeds_errors(engine);
 }
 
-/* The same at stage 0: the signs are those of momentum. */
-static inline bool zr_engine_sends_momentum(const struct zr_engine *engine)
-{
-    return engine->exchanges_momentum && zr_engine_feeds_errors(engine);
-}
-
 /* In the first step that sends signs, before its updates: raises small variances, because signs move numbers
  * without gradients, too, and a variance near zero would make these moves large. Does nothing in other
  * steps. */

@@ -15,7 +15,7 @@
 #include "zero/engine/compression.h"
 #include "zero/engine/gradients.h"
 #include "zero/engine/low_rank.h"
-#include "zero/engine/onebit.h"
+#include "zero/engine/momentum.h"
 #include "zero/engine/offload.h"
 #include "zero/engine/speculate.h"
 

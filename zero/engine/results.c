@@ -1,6 +1,6 @@
 /* results.c: results of kernels that the host reads. If the host cannot access tensors, kernels write results
  * to an arena block, from which they are copied. */
-#include "zero/engine/onebit.h"
+#include "zero/engine/momentum.h"
 #include "zero/engine/engine.h"
 
 zr_result zr_engine_copy(const struct zr_engine *engine, void *to, const void *from, size_t bytes)
