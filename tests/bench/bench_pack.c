@@ -31,8 +31,8 @@ static zr_result run(const char *operation, enum zr_precision precision, enum zr
     if (operation[0] == 'u')
         return kernels->unpack(&context, &(struct zr_unpack){packing, n, &from, 1, 1, false, at});
     return kernels->pack(
-        &context,
-        &(struct zr_pack){packing, n, at, {NULL, precision}, operation[0] == 'f' ? errors : NULL, packed});
+        &context, &(struct zr_pack){
+                      packing, n, at, {NULL, precision}, operation[0] == 'f' ? errors : NULL, packed, NULL});
 }
 
 /* Bytes that it reads and writes. */

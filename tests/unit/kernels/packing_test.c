@@ -112,7 +112,8 @@ static double case_feedback(enum zr_packing packing, size_t n)
         draw(x);
         bool good = run_pack(packing, x, NULL, error, to) && run_unpack(packing, &to, 1, 1, sent, false) &&
                     run_unpack(packing, &to, 1, 1, sums, true);
-        const struct zr_pack pack = {packing, n, numbers(x), {NULL, precision}, plain_error->at, plain->at};
+        const struct zr_pack pack = {packing,         n,         numbers(x), {NULL, precision},
+                                     plain_error->at, plain->at, NULL};
         const struct zr_unpack unpack = {packing, n, &packed, 1, 1, true, numbers(plain_sums)};
         run_plain(loops->pack, &pack, n);
         run_plain(loops->unpack, &unpack, n);
@@ -187,9 +188,14 @@ static double case_places(enum zr_packing packing, size_t n)
     memset(got[0]->at, 0, each);
     const void *from[] = {(char *)odd_to->at + ODD, to->at};
     const struct zr_numbers places[] = {{(char *)got[0]->at + each, precision}, numbers(got[1])};
-    const struct zr_pack packs[] = {
-        {packing, n, {(char *)odd->at + each, precision}, {NULL, precision}, NULL, (char *)odd_to->at + ODD},
-        {packing, n, numbers(even), {NULL, precision}, NULL, to->at}};
+    const struct zr_pack packs[] = {{packing,
+                                     n,
+                                     {(char *)odd->at + each, precision},
+                                     {NULL, precision},
+                                     NULL,
+                                     (char *)odd_to->at + ODD,
+                                     NULL},
+                                    {packing, n, numbers(even), {NULL, precision}, NULL, to->at, NULL}};
     bool good = true;
     for (unsigned i = 0; i < 2; i++)
         good = good && kernels->pack(context, &packs[i]) == ZR_OK &&
