@@ -594,6 +594,7 @@ static int onebit_trains(struct rig *rig, const struct setting *setting)
     struct simulated *all;
     struct zr_step_report report;
     unsigned rank = zr_comm_rank(rig->comm);
+    must(create_engine(rig, setting) == ZR_OK);
     struct zr_engine *engine = rig->engine;
     size_t shard = engine->layout.units[ONEBIT_UNIT].shard_elements, padded = shard * setting->world,
            n = zr_parameter_elements(&parameters[ONEBIT_UNIT]), each = zr_precision_bytes(setting->precision);
