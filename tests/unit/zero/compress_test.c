@@ -766,7 +766,7 @@ static int errors_move(struct rig *rig, const struct setting *setting)
     unsigned rank = zr_comm_rank(rig->comm), former = setting->former;
     must(create_engine(rig, setting) == ZR_OK);
     rig->engine->steps_done = ONEBIT_WARMUP + 1;
-    must(former == 0 || zr_errors_load(rig->engine, setting->folder, 7) == ZR_OK);
+    must(former == 0 || zr_errors_load(rig->engine, setting->folder, 7, true) == ZR_OK);
     for (unsigned u = 0; u < UNITS; u++) {
         float *errors = zr_engine_errors(rig->engine, u);
         for (size_t i = 0; units[u].gradient_uses && i < zr_parameter_elements(&parameters[u]); i++) {
