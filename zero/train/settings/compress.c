@@ -88,7 +88,8 @@ static bool find_packings(const char *word, enum zr_packing out[2])
 {
     const char *second = strchr(word, ':');
     out[1] = ZR_PACKING_ONEBIT;
-    return find_packing(word, &out[0]) && (!second || find_packing(second + 1, &out[1]));
+    return find_packing(word, &out[0]) &&
+           (!second || (!strchr(second + 1, ':') && find_packing(second + 1, &out[1])));
 }
 
 /* Stores a method, or packings, of parameters or gradients; false: it is neither. */
