@@ -277,6 +277,9 @@ static const char *onebit_conflict(const struct zr_train_config *config)
         return "--compress gradients:onebit sends signs of parameters, too; leave parameters out";
     if (config->stage > 1)
         return "--compress gradients:onebit requires --stage 0 or 1";
+    if (config->stage == 0 && config->compress_check > 0)
+        return "--compress-check requires --stage 1 for gradients:onebit: stage 0 exchanges no gradients that it could "
+               "measure";
     if (config->optimizer.kind != ZR_OPTIMIZER_ADAMW || config->optimizer.average_decay > 0)
         return "--compress gradients:onebit requires --optimizer adamw without a moving average";
     if (config->speculative_bytes)
