@@ -284,7 +284,6 @@ struct zr_compression_check {
     uint64_t full_since[ZR_COMPRESSED_KINDS]; /* steps done when the kind exceeded the tolerance; 0: it has
                                                  not */
     uint64_t sent_bytes;                      /* by this rank, for exact sums */
-    uint64_t warmup_steps;                    /* of gradients; not with ZR_METHOD_PACKED */
 };
 
 struct zr_engine_options {
