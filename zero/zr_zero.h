@@ -271,7 +271,7 @@ struct zr_compression {
      * before packing, or the exact sum of the unit's first gradients in the step. The exact sum is sent by a
      * communicator of its own, which zr_comm_counters of the engine's do not count. 0: never. A kind whose
      * error exceeds `tolerance` is sent in full precision from the next step on. 0: no error is too large.
-     * Not with kernels whose tensors the host cannot access. */
+     * Not with kernels whose tensors the host cannot access, nor with ZR_METHOD_ONEBIT at stage 0. */
     uint64_t check_steps;
     double tolerance;
 };
@@ -284,7 +284,6 @@ struct zr_compression_check {
     uint64_t full_since[ZR_COMPRESSED_KINDS]; /* steps done when the kind exceeded the tolerance; 0: it has
                                                  not */
     uint64_t sent_bytes;                      /* by this rank, for exact sums */
-    uint64_t warmup_steps;                    /* of gradients; not with ZR_METHOD_PACKED */
 };
 
 struct zr_engine_options {

@@ -120,7 +120,7 @@ ok(run.code == 0 and "parameters:int8,gradients:int4" in run.out, "DeepSpeed's k
 for reason, flags in {"not KIND:METHOD": dict(compress="weights:int8", stage=1), "int4_rotated, mxfp8": dict(compress="gradients:int3", stage=1),
                       "requires several data ranks": dict(ranks=1, stage=1), "requires --stage 1, 2 or 3": dict(stage=0),
                       "--node-size must divide": dict(stage=1, node_size=3), "requires --stage 3 and --node-size": dict(stage=2, compress="hpz"),
-                      "--node-size requires --compress": dict(compress=None, node_size=2),
+                      "--node-size requires --compress": dict(compress=None, node_size=2), "other methods have no nodes": dict(ranks=4, stage=1, compress="powersgd:2", node_size=2),
                       "requires --stage 0 or 1": {**ONEBIT, "stage": 2}, "errors of earlier gradients": {**ONEBIT, "noise_scale": 0.9}, "ends before the variance is settled": {**ONEBIT, "compress_warmup": 1},
                       "a loss scale would change": {**ONEBIT, "precision": "fp16"}, "requires --optimizer adamw": {**ONEBIT, "optimizer": "sgd", "beta2": None},
                       "cannot be used with --prove": dict(prove=True, stage=1), "--cuda-graph cannot be combined": {**ONEBIT, "backend": "cuda", "cuda_graph": True}}.items():

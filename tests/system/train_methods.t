@@ -6,10 +6,11 @@ import os
 import sys
 
 sys.path.insert(0, "tests/support")
-from zrtest import done, note, ok, path, same, start_quickly, train
+from zrtest import ZR_TRAIN, done, note, ok, path, same, start_quickly, text_file, train
 
 start_quickly()
 SHAPE = dict(layers=6, hidden=48, heads=4, seq=16, batch=2, steps=8, eval_every=0, warmup=1)
+READING = dict.fromkeys(("data", "json", "steps", "warmup", "eval_every", "lr", "clip", "momentum", "compress_warmup"))
 METHODS = {"powersgd:4": dict(compress_warmup=3), "topk:0.02": dict(compress_warmup=3, clip=0.5)}
 
 
@@ -38,6 +39,8 @@ for method, flags in {**METHODS, "topk:0.05": dict(optimizer="sgd", lr=0.1, mome
     run = train(ranks=2, save=saved, save_every=5, **flags)
     last = os.path.join(saved, "step-00000005")
     same(train(ranks=2, threads=4, resume=last, **flags).losses, run.losses[5:], f"{method}: a resumed run has the losses of one without an interruption")
+    other = train(prefix=(ZR_TRAIN, "eval"), program=text_file(), ranks=2, resume=last, **{**flags, **READING})
+    ok(other.code == 0, "an evaluation, which has no gradients, leaves the errors out") or note(other.err)
     other = train(ranks=3, resume=last, **flags)
     ok(other.code == 0, "another number of ranks resumes it") or note(other.err)
     ok("powersgd" not in method or run.losses[:3] == plain.losses[:3] and run.losses != plain.losses, "the warm-up of powersgd is plain")
@@ -52,7 +55,7 @@ plan = train(dry_run=True, ranks=2, stage=0, compress="gradients:powersgd:4", co
 ok(plan.code == 0 and "ranks send packed gradients:powersgd:4 after 3 steps" in plan.out, "a plan says which") or note(plan.err)
 for reason, flags in {"powersgd:RANK, topk:SHARE": dict(compress="powersgd:0"), "not KIND:METHOD": dict(compress="topk:1.5"), "not KIND": dict(compress="parameters:topk:0.1"),
                       "a loss scale would change": dict(precision="fp16"), "whole models": dict(tp=2, ranks=4), "state is on the device": dict(offload_optimizer="cpu"),
-                      "errors of earlier gradients": dict(noise_scale=0.9), "requires --backend host": dict(backend="cuda"), "requires --stage 1, 2 or 3": dict(stage=0, compress="powersgd:4,parameters:int8")}.items():
+                      "errors of earlier gradients": dict(noise_scale=0.9), "no kernels of a GPU": dict(backend="cuda"), "requires --stage 1, 2 or 3": dict(stage=0, compress="powersgd:4,parameters:int8")}.items():
     run = train(**{"ranks": 2, "stage": 1, "compress": "powersgd:4", **SHAPE, **flags})
     ok(run.code == 2 and reason in run.err, f"refused: {run.err.strip()[:150]}")
 done()

@@ -16,6 +16,8 @@
 /* Keys of a manifest's shape, of a model with adapters. */
 #define ZR_CHECKPOINT_LORA       "lora_rank"
 #define ZR_CHECKPOINT_LORA_ALPHA "lora_alpha"
+/* Key that says whether the step has errors.NNNNN. */
+#define ZR_CHECKPOINT_ERRORS "errors"
 /* Key of the kinds of compression that have ended, see zero/engine/meter.h. */
 #define ZR_CHECKPOINT_FULL_PRECISION "full_precision"
 #define ZR_CHECKPOINT_KIND_ROOM      48
@@ -59,11 +61,13 @@ void zr_whole_close(struct zr_whole *whole);
 
 /* ---- Errors of gradients (error_file.c) ---------------------------------------------------------------- */
 
-/* Write / read this rank's file in a step's folder, beside the state with this checksum; nothing if the
- * engine has no errors yet. Reading follows zr_state_read() on an engine whose errors are zeros. The engine
- * has no operation under way. */
+/* Whether a step has these files: not if the engine has no errors yet. */
+bool zr_errors_exist(const zr_engine *engine);
+/* Write / read this rank's file, if there are files, in a step's folder, beside the state with this checksum.
+ * Reading follows zr_state_read() on an engine whose errors are zeros. The engine has no operation under way.
+ * `saved`: the manifest says that the step has files. */
 zr_result zr_errors_save(zr_engine *engine, const char *folder, uint64_t state_checksum);
-zr_result zr_errors_load(zr_engine *engine, const char *folder, uint64_t state_checksum);
+zr_result zr_errors_load(zr_engine *engine, const char *folder, uint64_t state_checksum, bool saved);
 
 /* ---- An exported folder of transformers (model_folder.c) ------------------------------------------------
  */

@@ -23,6 +23,7 @@ struct load {
     uint64_t step;
     uint64_t state_checksum;
     uint64_t full_since[ZR_COMPRESSED_KINDS];
+    bool has_errors;      /* the step has errors.NNNNN */
     uint64_t passed_over; /* a newer step without a manifest; 0: none */
 };
 
@@ -448,6 +449,7 @@ static zr_result check_manifest(struct load *load, json_t *root, const char *nam
     if (!result)
         result = check_shape(load, root, name);
     read_ended_kinds(load, root);
+    load->has_errors = json_is_true(json_object_get(root, ZR_CHECKPOINT_ERRORS));
     return result ? result : read_state_entry(load, root, name);
 }
 
@@ -524,8 +526,8 @@ static zr_result read_state(const struct load *load)
                 .path = path, .remedy = remedy, .checksum = &load->state_checksum, .parts = whole.given});
     zr_whole_close(&whole);
     if (!result)
-        result = zr_comm_all_status(checkpoint->comm,
-                                    zr_errors_load(checkpoint->engine, load->folder, load->state_checksum));
+        result = zr_comm_all_status(checkpoint->comm, zr_errors_load(checkpoint->engine, load->folder,
+                                                                     load->state_checksum, load->has_errors));
     return result;
 }
 

@@ -120,7 +120,7 @@ static json_t *manifest_of(const struct save *save)
     json_set_alloc_funcs(zr_heap_alloc, zr_heap_free);
     snprintf(checksum, sizeof checksum, "%016" PRIx64, save->state_checksum);
     return json_pack(
-        "{s:i, s:s, s:I, s:I, s:i, s:i, s:i, s:i, s:i, s:I, s:s, s:b, s:i, s:I, s:I, s:o, s:s, s:I, s:o, s:o*, s:{s:s, s:I, s:s}}",
+        "{s:i, s:s, s:I, s:I, s:i, s:i, s:i, s:i, s:i, s:I, s:s, s:b, s:i, s:I, s:I, s:o, s:s, s:I, s:o, s:o*, s:b, s:{s:s, s:I, s:s}}",
         "version", ZR_CHECKPOINT_VERSION, "format", ZR_CHECKPOINT_FORMAT, "step", (json_int_t)save->step,
         "seed", (json_int_t)checkpoint->seed, "world_size", (int)world, "tensor_ranks", (int)tensor,
         "pipeline_ranks", (int)stages, "context_ranks", (int)zr_shape_context(shape), "stage",
@@ -130,8 +130,9 @@ static json_t *manifest_of(const struct save *save)
         (json_int_t)checkpoint->course.data_order, "course", course_of(&checkpoint->course), "precision",
         zr_precision_name(zr_engine_precision(checkpoint->engine)), "updates",
         (json_int_t)zr_engine_steps_done(checkpoint->engine), "shape", shape_of(save),
-        ZR_CHECKPOINT_FULL_PRECISION, ended_of(checkpoint->engine), "state", "file", ZR_CHECKPOINT_STATE,
-        "bytes", (json_int_t)zr_state_bytes(checkpoint->engine, save->whole.given), "checksum", checksum);
+        ZR_CHECKPOINT_FULL_PRECISION, ended_of(checkpoint->engine), ZR_CHECKPOINT_ERRORS,
+        (int)zr_errors_exist(checkpoint->engine), "state", "file", ZR_CHECKPOINT_STATE, "bytes",
+        (json_int_t)zr_state_bytes(checkpoint->engine, save->whole.given), "checksum", checksum);
 }
 
 /* json_dump_callback_t */

@@ -40,17 +40,20 @@ struct error_file {
     zr_engine *engine;
     struct zr_file file;
     struct header header;
-    float *piece; /* [2 * PIECE]: numbers of the file, and those that they are added to */
-    bool reads;
+    float *piece;      /* [2 * PIECE]: numbers of the file, and those that they are added to */
+    bool reads, saved; /* the step has been saved with such files */
     uint64_t sum;
 };
 
-static bool has_errors(const struct zr_engine *engine)
+bool zr_errors_exist(const zr_engine *engine)
 {
+    bool trains = false; /* else it has no gradients, and reads masters as its parameters */
+    for (size_t u = 0; u < engine->layout.units_count; u++)
+        trains |= !zr_engine_is_frozen(engine, u);
     bool errors = zr_engine_keeps_errors(engine) && engine->steps_done > zr_engine_errors_first(engine),
          replicas =
              zr_engine_keeps_replicas(engine) && !zr_engine_is_onebit(engine) && engine->steps_done > 0;
-    return errors || replicas;
+    return trains && (errors || replicas);
 }
 
 /* Errors of momentum are not those of gradients. */
@@ -211,7 +214,7 @@ zr_result zr_errors_save(zr_engine *engine, const char *folder, uint64_t state_c
                                        .method = method_of(engine),
                                        .warmup_steps = engine->options.compression.warmup_steps,
                                        .state_checksum = state_checksum}};
-    if (!has_errors(engine))
+    if (!zr_errors_exist(engine))
         return ZR_OK;
     memcpy(io.header.magic, magic, sizeof magic);
     zr_result result = take_piece(&io);
@@ -241,7 +244,9 @@ static zr_result open_file(struct error_file *io, const char *path, uint64_t ran
     zr_result result = zr_path_kind_get(path, &kind);
     if (result == ZR_OK && kind == ZR_PATH_NONE)
         result =
-            zr_engine_sends_by(io->engine, ZR_METHOD_LARGEST)
+            io->saved
+                ? zr_fail(ZR_ERR_FORMAT, "'%s' is missing beside its manifest; resume another step", path)
+            : zr_engine_sends_by(io->engine, ZR_METHOD_LARGEST)
                 ? zr_fail(ZR_ERR_FORMAT,
                           "'%s' is missing: a step has errors of the gradients that were sent; if none were "
                           "compressed, leave --compress out, or give a method with a warm-up",
@@ -278,18 +283,12 @@ static zr_result open_file(struct error_file *io, const char *path, uint64_t ran
                          path, h->warmup_steps, h->warmup_steps);
 }
 
-/* A run without differences has no file, and its parameters are rounded masters. */
-static bool is_optional(const struct zr_engine *engine, const char *path)
-{
-    enum zr_path_kind kind;
-    return !zr_engine_keeps_errors(engine) && zr_path_kind_get(path, &kind) == ZR_OK && kind == ZR_PATH_NONE;
-}
-
-zr_result zr_errors_load(zr_engine *engine, const char *folder, uint64_t state_checksum)
+zr_result zr_errors_load(zr_engine *engine, const char *folder, uint64_t state_checksum, bool saved)
 {
     char path[ZR_CHECKPOINT_PATH_ROOM];
-    struct error_file io = {.engine = engine, .file = {.fd = -1}, .reads = true};
-    if (!has_errors(engine))
+    struct error_file io = {.engine = engine, .file = {.fd = -1}, .reads = true, .saved = saved};
+    /* The parameters of a run without differences are rounded masters. */
+    if (!zr_errors_exist(engine) || (!saved && !zr_engine_keeps_errors(engine)))
         return ZR_OK;
     zr_result result = take_piece(&io);
     /* The file of rank 0 has the parameters, and says how many files there are; each has what its rank owned.
@@ -299,8 +298,6 @@ zr_result zr_errors_load(zr_engine *engine, const char *folder, uint64_t state_c
         if (engine->exchanges_momentum)
             next = rank + 1;
         result = path_of(path, folder, rank);
-        if (result == ZR_OK && rank == 0 && is_optional(engine, path))
-            break;
         if (result == ZR_OK)
             result = open_file(&io, path, rank, state_checksum);
         world = io.header.world;

@@ -282,8 +282,9 @@ zr_result zr_engine_act(struct zr_engine_run *run, const struct zr_action *actio
         zr_engine_delayed_keep(engine, unit, &run->prepared);
         return ZR_OK;
     case ZR_ACTION_CONFIRM:
-        if (zr_engine_speculation_holds(engine, unit))
-            return engine->speculation.kind->publish(engine, unit);
+        if (zr_engine_speculation_holds(engine, unit)) /* differences change parameters by what is sent */
+            return zr_engine_sends_differences(engine) ? ZR_OK
+                                                       : engine->speculation.kind->publish(engine, unit);
         return zr_engine_update_unit(run, unit);
     case ZR_ACTION_UPDATE:
         return zr_engine_sends_momentum(engine) ? zr_engine_momentum_send(run, unit)

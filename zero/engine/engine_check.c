@@ -254,6 +254,9 @@ static zr_result check_onebit(const struct zr_engine_options *options)
     if (options->stage == 0 && options->kernels->executes && !options->kernels->host_visible)
         return zr_fail(ZR_ERR_INVALID, "onebit at stage 0 is not supported by the kernels \"%s\"",
                        options->kernels->name);
+    if (options->stage == 0 && options->compression.check_steps > 0)
+        return zr_fail(ZR_ERR_INVALID,
+                       "compression: checks of onebit require stage 1: stage 0 sends momentum");
     if (o->kind != ZR_OPTIMIZER_ADAMW || o->average_decay > 0)
         return zr_fail(ZR_ERR_INVALID, "onebit requires AdamW without a moving average");
     if (options->offload.speculative_bytes > 0)

@@ -594,6 +594,7 @@ static int onebit_trains(struct rig *rig, const struct setting *setting)
     struct simulated *all;
     struct zr_step_report report;
     unsigned rank = zr_comm_rank(rig->comm);
+    must(create_engine(rig, setting) == ZR_OK);
     struct zr_engine *engine = rig->engine;
     size_t shard = engine->layout.units[ONEBIT_UNIT].shard_elements, padded = shard * setting->world,
            n = zr_parameter_elements(&parameters[ONEBIT_UNIT]), each = zr_precision_bytes(setting->precision);
@@ -765,7 +766,7 @@ static int errors_move(struct rig *rig, const struct setting *setting)
     unsigned rank = zr_comm_rank(rig->comm), former = setting->former;
     must(create_engine(rig, setting) == ZR_OK);
     rig->engine->steps_done = ONEBIT_WARMUP + 1;
-    must(former == 0 || zr_errors_load(rig->engine, setting->folder, 7) == ZR_OK);
+    must(former == 0 || zr_errors_load(rig->engine, setting->folder, 7, true) == ZR_OK);
     for (unsigned u = 0; u < UNITS; u++) {
         float *errors = zr_engine_errors(rig->engine, u);
         for (size_t i = 0; units[u].gradient_uses && i < zr_parameter_elements(&parameters[u]); i++) {

@@ -88,7 +88,8 @@ static bool find_packings(const char *word, enum zr_packing out[2])
 {
     const char *second = strchr(word, ':');
     out[1] = ZR_PACKING_ONEBIT;
-    return find_packing(word, &out[0]) && (!second || find_packing(second + 1, &out[1]));
+    return find_packing(word, &out[0]) &&
+           (!second || (!strchr(second + 1, ':') && find_packing(second + 1, &out[1])));
 }
 
 /* Stores a method, or packings, of parameters or gradients; false: it is neither. */
@@ -185,6 +186,12 @@ void zr_compress_print(struct zr_text *text, const struct zr_compression *compre
         zr_text_print(text, "%shpz", before);
 }
 
+/* Whether what is sent within a node differs from what is sent between nodes. */
+static bool has_nodes(const struct zr_compression *compression)
+{
+    return compression->secondary_shards || zr_compression_is_by(compression, ZR_METHOD_PACKED);
+}
+
 void zr_compress_read_file(struct zr_train_config *config)
 {
     bool size_filed =
@@ -198,7 +205,7 @@ void zr_compress_read_file(struct zr_train_config *config)
         config->node_ranks = 0;
     if (size_filed && filed && config->node_ranks > 0 && config->stage == 3)
         config->compression.secondary_shards = true;
-    if (size_filed && !zr_train_compresses(config))
+    if (size_filed && !has_nodes(&config->compression))
         config->node_ranks = 0;
 }
 
@@ -243,11 +250,8 @@ static unsigned data_ranks_of_host(const struct zr_train_config *config)
 
 void zr_compress_take_hosts(struct zr_train_config *config)
 {
-    const struct zr_compression *compression = &config->compression;
     config->nodes_are_hosts =
-        config->node_ranks == 0 && ranks_of_host(config) > 0 &&
-        (compression->secondary_shards || (compression->kinds[ZR_COMPRESSED_GRADIENTS].on &&
-                                           zr_compression_is_by(compression, ZR_METHOD_PACKED)));
+        config->node_ranks == 0 && ranks_of_host(config) > 0 && has_nodes(&config->compression);
     if (config->nodes_are_hosts)
         config->node_ranks = data_ranks_of_host(config);
     if (config->nodes_are_hosts && config->node_ranks == zr_train_shards(config))
@@ -273,6 +277,9 @@ static const char *onebit_conflict(const struct zr_train_config *config)
         return "--compress gradients:onebit sends signs of parameters, too; leave parameters out";
     if (config->stage > 1)
         return "--compress gradients:onebit requires --stage 0 or 1";
+    if (config->stage == 0 && config->compress_check > 0)
+        return "--compress-check requires --stage 1 for gradients:onebit: stage 0 exchanges no gradients that it could "
+               "measure";
     if (config->optimizer.kind != ZR_OPTIMIZER_ADAMW || config->optimizer.average_decay > 0)
         return "--compress gradients:onebit requires --optimizer adamw without a moving average";
     if (config->speculative_bytes)
@@ -362,6 +369,9 @@ const char *zr_compress_conflict(const struct zr_train_config *config)
     if (config->nodes_are_hosts && data_ranks_of_host(config) == 0)
         return "--compress takes hosts as nodes, but the ranks of this host do not divide the data ranks into equal "
                "nodes; start equal numbers of ranks on all hosts, or give --node-size";
+    if (node > 0 && !has_nodes(&config->compression))
+        return "--node-size requires hpz or a packing of gradients, as int4, in --compress: other methods have no "
+               "nodes; leave it out";
     if (node > 0 && (shards % node != 0 || node >= shards))
         return "--node-size must divide the number of data ranks and be below it";
     if (config->compression.secondary_shards && (config->stage != 3 || node < 2))
