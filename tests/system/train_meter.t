@@ -72,7 +72,9 @@ ok(off < 1e-2, f"losses are within {off:.1e} of a plain run's")
 HOPS = dict(SDP, ranks=4, node_size=2)
 four = [planned(train(**{**HOPS, "compress": words}), words) for words in ("sdp4bit", "parameters:difference:int4,gradients:int8", "parameters:difference:int4,gradients:int4_rotated")]
 ok(four[2]["sent_bytes_per_step"] < four[0]["sent_bytes_per_step"] < four[1]["sent_bytes_per_step"], "8 bits within a node and 4 between are between both")
-resumed("two hops", HOPS)
+run, last, _ = resumed("two hops", dict(HOPS, compress_check=2, compress_tolerance=0.05))
+other = train(**{**HOPS, "compress": "parameters:difference:int4,gradients:int8", "compress_check": 2}, resume=last)
+ok([r.report["compression_check"]["gradients"]["full_since"] for r in (run, other)] == [2, 0], "other packings between nodes are not those that fell back") or note(other.err)
 
 # 3. Activations; the cut is the same for all schedules.
 PIPE = dict(ranks=2, pp=2, stage=0, accumulate=2, pipeline_cut="equal", **{**SHAPE, "steps": 4})

@@ -413,8 +413,10 @@ void zr_checkpoint_kind_name(char out[ZR_CHECKPOINT_KIND_ROOM], const zr_engine 
     enum zr_compression_method method = engine->options.compression.kinds[kind].method;
     const char *name = zr_compressed_kind_name((enum zr_compressed_kind)kind);
     if (method == ZR_METHOD_PACKED)
-        snprintf(out, ZR_CHECKPOINT_KIND_ROOM, "%s:%s", name,
-                 zr_packing_name(engine->options.compression.kinds[kind].packing));
+        snprintf(out, ZR_CHECKPOINT_KIND_ROOM, "%s:%s%s:%s", name,
+                 engine->options.compression.kinds[kind].differences ? "difference:" : "",
+                 zr_packing_name(engine->options.compression.kinds[kind].packing),
+                 zr_packing_name(engine->options.compression.kinds[kind].between));
     else
         snprintf(out, ZR_CHECKPOINT_KIND_ROOM, "%s:%u:%g", name, (unsigned)method,
                  (double)engine->options.compression.kinds[kind].parameter);

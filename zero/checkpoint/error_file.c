@@ -56,12 +56,17 @@ bool zr_errors_exist(const zr_engine *engine)
     return trains && (errors || replicas);
 }
 
-/* Errors of momentum are not those of gradients. */
+/* Errors of momentum are not those of gradients. Another rank has other matrices Q, and only a run of
+ * differences has parameters here. */
 static uint64_t method_of(const struct zr_engine *engine)
 {
-    enum { OF_MOMENTUM = 1 << 8 };
+    enum { OF_MOMENTUM = 1 << 8, OF_DIFFERENCES = 1 << 9, OF_RANK = 1 << 10 };
+    const bool low_rank = zr_engine_sends_by(engine, ZR_METHOD_LOW_RANK);
+    const float rank = engine->options.compression.kinds[ZR_COMPRESSED_GRADIENTS].parameter;
     return engine->options.compression.kinds[ZR_COMPRESSED_GRADIENTS].method +
-           (engine->exchanges_momentum ? OF_MOMENTUM : 0u);
+           (engine->exchanges_momentum ? OF_MOMENTUM : 0u) +
+           (zr_engine_keeps_replicas(engine) ? OF_DIFFERENCES : 0u) +
+           (low_rank ? (uint64_t)rank * OF_RANK : 0u);
 }
 
 /* The part of the unit that a rank of `world` owns, up to its last tensor: errors of padding are 0. */
@@ -266,8 +271,8 @@ static zr_result open_file(struct error_file *io, const char *path, uint64_t ran
                  h->state_checksum == state_checksum;
     if (right && h->method != method_of(io->engine))
         return zr_fail(ZR_ERR_INVALID,
-                       "'%s' is of another method of --compress, or of onebit at another stage; resume "
-                       "with those that wrote it",
+                       "'%s' is of another method or rank of --compress, or of onebit at another stage; "
+                       "resume with those that wrote it",
                        path);
     for (unsigned s = 0; s < SECTIONS; s++)
         right = right &&
