@@ -313,7 +313,7 @@ bench: packages-bench
 # Minutes to hours, so not in `make bench`: compression over a slow link, and losses after long runs.
 .PHONY: bench-links bench-schedules
 bench-links bench-schedules: packages-bench packages-demo
-	@$(again) $(if $(filter 1,$(CUDA)),,NVCC=) built-demo
+	@$(again) $(without_nvcc) built-demo
 	@tests/bench/bench_$(@:bench-%=%).py $(BENCH_FLAGS)
 # The same, and the speeds become those that later ones are compared with, on processors of this model: when nothing
 # else runs here.

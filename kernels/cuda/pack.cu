@@ -1,9 +1,8 @@
 /* pack.cu: packed numbers (enum zr_packing) for collectives, with the bits of kernels/cpu/loops/loops_pack.h.
  *
- * A warp packs or unpacks a block of ZR_PACK_BLOCK numbers in registers. Lane l has numbers 128 p + 4 l to
- * 128 p
- * + 4 l + 3 in its part p, so a warp reads and writes 512 bytes of fp32 numbers side by side, 256 of two-byte
- * ones, and 128 or 64 of codes. */
+ * A warp packs or unpacks a block of ZR_PACK_BLOCK numbers in registers. In its part p, lane l has the four
+ * numbers from 128 p + 4 l on, so a warp reads and writes 512 bytes of fp32 numbers side by side, 256 of
+ * two-byte ones, and 128 or 64 of codes. */
 #include "kernels/cuda/arguments.h"
 #include "kernels/cuda/codes.h"
 

@@ -69,8 +69,9 @@ def print_link(rate, rows, steps, unlimited):
             times = [seconds_to_loss(name, steps[name], limited[name]) for name in (row, plain)]
             line += f"{times[0]:11.0f} s{times[1] / times[0]:13.2f}"
         print(line, flush=True)
-    transfer = limited["none"][2] * 8 / (1e6 * rate)
-    print(f"  none: {unlimited['none'][1] / transfer:.2f} s of computing and copying per second of transfer")
+    for plain in dict.fromkeys(PLAIN[row] for row in rows):
+        transfer = limited[plain][2] * 8 / (1e6 * rate)
+        print(f"  {plain}: {unlimited[plain][1] / transfer:.2f} s of computing and copying per second of transfer")
 
 
 def main():
@@ -80,6 +81,9 @@ def main():
     parser.add_argument("--rates", default="100,1000", help="Mbit/s")
     parser.add_argument("rows", nargs="*", metavar="ROW", help="beside those of none: " + ", ".join(METHODS))
     given = parser.parse_args()
+    unknown = [row for row in given.rows if row not in METHODS]
+    if unknown:
+        parser.error(f"no row {unknown[0]}")
     wanted = [row for row in METHODS if not given.rows or row in given.rows or row in {PLAIN[name] for name in given.rows}]
     print(f"machine: {MACHINE}", flush=True)
     steps = {row: steps_to_loss(row, given.steps, given.loss) for row in wanted}

@@ -59,8 +59,7 @@ static struct zr_numbers at(struct zr_numbers numbers, size_t index)
     return numbers;
 }
 
-/* ---- At the start and the end of an operation -----------------------------------------------------------
- */
+/* ---- Start and end of an operation --------------------------------------------------------------------- */
 
 static size_t piece_elements(const struct zr_compressed *op)
 {

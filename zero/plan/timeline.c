@@ -106,7 +106,7 @@ static void note_operation(void *state, unsigned label)
 {
     struct zr_timeline *timeline = state;
     bool gradients = label % 2 == ZR_LABEL_GRADIENTS;
-    if (timeline->running && label != ZR_COMM_LABEL_NONE)
+    if (timeline->running && label < ZR_COMM_LABEL_MESSAGE) /* of a unit */
         note(timeline,
              (struct zr_timeline_event){.kind = gradients ? ZR_ACTION_REDUCE : ZR_ACTION_GATHER,
                                         .begin_seconds = timeline->clock.begin_seconds,

@@ -350,8 +350,8 @@ const char *zr_compress_conflict(const struct zr_train_config *config)
         zr_train_precision(config) == ZR_PRECISION_FP16)
         return "--compress activations requires fp32 or bf16: no loss scale is chosen for packed gradients";
     if (config->backend == ZR_TRAIN_CUDA && !on_gpu(config))
-        return "--compress requires --backend host for powersgd, topk, onebit at stage 0, differences, activations "
-               "and --compress-check: no kernels of a GPU compute them";
+        return "--compress requires --backend host for powersgd, topk, onebit at stage 0, sdp4bit, "
+               "parameters:difference, activations and --compress-check: no kernels of a GPU compute them";
     if (config->prove)
         return "--compress changes losses and cannot be used with --prove; leave one of the two out";
     if (!zr_train_compresses_data(config))
