@@ -93,7 +93,7 @@ for words, flags in {"two versions": dict(schedule="2bw"), "tensor ranks": dict(
 
 for reason, flags in {"requires --pp of 2 or more": dict(compress="activations:int8"), "not KIND:METHOD": dict(compress="activations:onebit"), "require --stage 1 or 2": dict(stage=3),
                       "requires fp32 or bf16": {**PIPE, "compress": "activations:int8", "precision": "fp16"}, "state is on the device": dict(offload_optimizer="cpu"),
-                      "which replaces parameters": dict(ema=0.9), "requires --compress-check above 0": dict(compress_tolerance=0.1, compress_check=0),
+                      "which replaces parameters": dict(ema=0.9), "do not change by what is sent": dict(speculative_update="1MiB"), "requires --compress-check above 0": dict(compress_tolerance=0.1, compress_check=0),
                       "require --compress": dict(compress=None, compress_check=5)}.items():
     run = train(**{**SDP, **flags})
     ok(run.code == 2 and reason in run.err, f"refused: {run.err.strip()[:150]}")

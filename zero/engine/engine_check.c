@@ -328,6 +328,9 @@ static zr_result check_differences(const struct zr_engine_options *options)
     if (options->offload.optimizer || options->tensor || options->pipeline || options->sharing)
         return zr_fail(ZR_ERR_INVALID, "compression: differences of parameters require whole models whose "
                                        "state is on the device");
+    if (options->offload.speculative_bytes > 0)
+        return zr_fail(ZR_ERR_INVALID, "compression: differences of parameters exclude "
+                                       "offload.speculative_bytes: parameters change by what is sent");
     return options->optimizer.average_decay > 0
                ? zr_fail(ZR_ERR_INVALID,
                          "compression: differences of parameters exclude a moving average, which "

@@ -315,6 +315,9 @@ static const char *differences_conflict(const struct zr_train_config *config)
                "whole parameters that differences are added to";
     if (zr_train_has_host_tier(config) || config->shape.tensor > 1 || config->stages.ranks > 1)
         return "--compress sdp4bit and parameters:difference require whole models whose state is on the device";
+    if (config->speculative_bytes)
+        return "--compress sdp4bit and parameters:difference cannot be combined with --speculative-update, after "
+               "which parameters do not change by what is sent; leave it out";
     return config->optimizer.average_decay > 0
                ? "--compress sdp4bit and parameters:difference cannot be combined with --ema, which replaces "
                  "parameters; leave one of the two out"
