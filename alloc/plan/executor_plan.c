@@ -134,8 +134,9 @@ static zr_result check_plan(const struct zr_arena *arena, const struct zr_plan *
                        plan->steps_count);
     for (size_t i = 0; i < plan->steps_count; i++) {
         const struct zr_plan_step *step = &plan->steps[i];
-        size_t alignment = step->request.alignment, bytes;
-        if (step->request.bytes == 0 || step->request.bytes > plan->region_bytes ||
+        size_t alignment = step->request.alignment, bytes,
+               most = step->gap_bytes > 0 ? arena->range_bytes : plan->region_bytes;
+        if (step->request.bytes == 0 || step->request.bytes > most ||
             (unsigned)step->request.tag >= ZR_TAG_COUNT || alignment < ZR_UNIT_BYTES ||
             alignment > arena->granule_bytes || (alignment & (alignment - 1)) != 0) {
             if (step->offset_bytes != ZR_PLAN_NOWHERE || step->gap_bytes > 0)

@@ -480,9 +480,11 @@ static zr_result transfer_parameter(const struct state *state, enum transfer how
                               .count = count,
                               .place = state->kind_at[kind] + at->first[kind] + first};
             size_t skip = piece.offset - owned.from;
+            if (kind > 0 && optimizer->slots[kind - 1].whole)
+                continue;
             if (kind == 0) {
                 run.values = zr_numbers_at(zr_owned_values(&owned), skip);
-            } else if (!optimizer->slots[kind - 1].whole) {
+            } else {
                 const struct zr_optimizer_slot *slot = &optimizer->slots[kind - 1];
                 run.slot = zr_slot_is_plain(slot) ? NULL : slot;
                 run.values =

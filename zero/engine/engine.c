@@ -5,7 +5,6 @@
 #include <string.h>
 
 #include "zero/engine/compression.h"
-#include "zero/engine/onebit.h"
 #include "zero/engine/gradients.h"
 #include "zero/engine/parameter_tier.h"
 #include "zero/engine/offload.h"

@@ -45,8 +45,10 @@ static zr_result make_lists(zr_trainer *trainer)
     if (result == ZR_OK)
         result = zr_schedule_forward(&trainer->forward, &request);
     trainer->add_loss = zr_list_run_add_loss;
-    if (result == ZR_OK && trainer->pipelined && trainer->engine->speculation.units_count > 0)
+    if (result == ZR_OK && trainer->pipelined && trainer->engine->speculation.units_count > 0) {
         zr_actions_change(&trainer->step, &zr_schedule_collected_first);
+        result = trainer->step.result;
+    }
     if (result == ZR_OK && zr_engine_defers(trainer->engine))
         return defer(trainer);
     if (result == ZR_OK && trainer->engine->host_invisible && trainer->engine->state_tier->offloaded) {

@@ -193,6 +193,9 @@ static void test_gaps(void)
     tap_result(install_gaps(gap, wrong), ZR_ERR_INVALID, "a place that is not aligned");
     wrong.gap_bytes = arena->range_bytes;
     tap_result(install_gaps(gap, wrong), ZR_ERR_INVALID, "a place behind the arena");
+    wrong = step(3 * MIB, ZR_PLAN_NOWHERE, 1);
+    wrong.gap_bytes = MIB;
+    tap_result(install_gaps(gap, wrong), ZR_OK, "a place in a gap that is larger than the region");
     tap_result(install_gaps(gap, (struct zr_plan_step){0}), ZR_OK, "places in a gap");
     tap_is(go_through(gap), 0, "a block that lies in the gap is in nobody's way");
     zr_arena_free(arena, gap);
