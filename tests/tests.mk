@@ -18,8 +18,12 @@ $(BUILD)/tests/libzr_test.a: $(test_support_obj)
 	@mkdir -p $(@D)
 	@rm -f $@ && ar rcs $@ $^
 
-# A test's own code is compiled in little time, but where it computes much beside what it tests.
-test_opt = $(if $(filter tests/unit/kernels/% tests/unit/defrag/%,$<),,-O1)
+# A test compiles in half the time without optimization, unless it computes much beside the code that it tests. Sanitizers
+# keep their level.
+computing := tests/unit/kernels/% $(patsubst %,tests/unit/%_test.c,alloc/contiguous alloc/damage alloc/fork_soak \
+	alloc/host_moves comm/comm_group comm/window cuda/cuda_contiguous defrag/colouring defrag/defrag_limits defrag/fuzz \
+	defrag/pack defrag/rehearsal zero/comm zero/engine zero/gpt zero/gradients zero/offload)
+test_opt = $(if $(SANITIZE)$(filter $(computing),$<),,-O0)
 vpath %_test.c $(sort $(dir $(test_src)))
 $(BUILD)/tests/%_test: %_test.c $(BUILD)/tests/libzr_test.a $(heap_library)
 	@mkdir -p $(@D)

@@ -274,6 +274,8 @@ static zr_result transfer(const struct request *request, const struct zr_transfe
         both.receive_bytes = 0;
     else if (request->kind == ZR_COMM_RECEIVE)
         both.send_bytes = 0;
+    if (both.send_bytes == 0)
+        both.packed_elements = 0;
     result = check_type(request, both.type);
     if (result == ZR_OK)
         result = check_direction(request, both.send_bytes, both.send, both.to);

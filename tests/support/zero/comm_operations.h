@@ -200,7 +200,7 @@ static void trial_broadcast(struct trial *t, size_t bytes, uint64_t seed)
 static void trial_pass(struct trial *t, unsigned from, unsigned to, size_t bytes, uint64_t seed)
 {
     struct trial_buffers b = trial_take(t, bytes);
-    struct zr_transfer op = {.to = to, .from = from};
+    struct zr_transfer op = {.to = to, .from = from, .packed_elements = bytes};
     for (size_t i = 0; i < bytes; i++) {
         b.source[i] = (char)trial_byte(seed, t->rank, i);
         b.want[i] = (char)trial_byte(seed, from, i);
