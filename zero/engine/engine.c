@@ -8,6 +8,7 @@
 #include "zero/engine/gradients.h"
 #include "zero/engine/parameter_tier.h"
 #include "zero/engine/offload.h"
+#include "zero/engine/onebit.h"
 #include "zero/engine/speculate.h"
 
 #include "alloc/base/option.h"

@@ -134,7 +134,7 @@ static const struct config_key keys[] = {
     {"data_types", KEY_OBJECT, NULL, 0, NULL},
     {"data_types.grad_accum_dtype", KEY_WORD, "fp32", 0, NULL},
     {"optimizer", KEY_OBJECT, NULL, 0, NULL},
-    {"optimizer.type", KEY_WORD, "--optimizer, as AdamW; OneBitAdam is AdamW with onebit", 0, NULL},
+    {"optimizer.type", KEY_WORD, "--optimizer, as AdamW; or OneBitAdam", 0, NULL},
     {"optimizer.legacy_fusion", KEY_PASSED, NULL, 0, NULL},
     {"optimizer.params", KEY_OBJECT, NULL, 0, NULL},
     {"optimizer.params.lr", KEY_FLAG, "lr", 0, NULL},
