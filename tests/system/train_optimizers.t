@@ -29,7 +29,7 @@ def updated(**flags):
 ok(len(OPTIMIZERS) >= 5, f"--help lists {' '.join(OPTIMIZERS)}")
 for optimizer, tier, mode in itertools.product(OPTIMIZERS, TIERS, MODES):
     run = train(ranks=2, stage=3, prove=True, optimizer=optimizer, **TIERS[tier], **MODES[mode], **SHAPE)
-    reason = ("requires --offload-optimizer" if mode != "plain" and tier == "resident" else "changes losses" if mode == "delayed" else
+    reason = ("requires --offload-optimizer" if mode == "delayed" and tier == "resident" else "changes losses" if mode == "delayed" else
               f"--optimizer {optimizer}" if mode == "speculative" and "--speculative-update" in OPTIMIZERS[optimizer] else None)
     words = f"--optimizer {optimizer}, state {tier}, {mode}"
     if reason:
