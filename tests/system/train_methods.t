@@ -52,7 +52,7 @@ plan = train(dry_run=True, ranks=2, stage=0, compress="gradients:powersgd:4", co
 ok(plan.code == 0 and "ranks send packed gradients:powersgd:4 after 3 steps" in plan.out, "a plan says which") or note(plan.err)
 for reason, flags in {"powersgd:RANK, topk:SHARE": dict(compress="powersgd:0"), "not KIND:METHOD": dict(compress="topk:1.5"), "not KIND": dict(compress="parameters:topk:0.1"),
                       "a loss scale would change": dict(precision="fp16"), "whole models": dict(tp=2, ranks=4), "state is on the device": dict(offload_optimizer="cpu"),
-                      "errors of earlier gradients": dict(noise_scale=0.9), "cannot be packed": dict(backend="cuda"), "requires --stage 1, 2 or 3": dict(stage=0, compress="powersgd:4,parameters:int8")}.items():
+                      "errors of earlier gradients": dict(noise_scale=0.9), "requires --backend host": dict(backend="cuda"), "requires --stage 1, 2 or 3": dict(stage=0, compress="powersgd:4,parameters:int8")}.items():
     run = train(**{"ranks": 2, "stage": 1, "compress": "powersgd:4", **SHAPE, **flags})
     ok(run.code == 2 and reason in run.err, f"refused: {run.err.strip()[:150]}")
 done()
