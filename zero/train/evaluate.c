@@ -141,7 +141,7 @@ static zr_result run_tokens(struct evaluation *e, const struct tokens *from)
     zr_result result = ZR_OK;
     zr_progress_start(&e->progress, 0, rounds);
     e->progress.noun = "round";
-    for (uint64_t round = 0; round < rounds && !e->ends; round++) {
+    for (uint64_t round = 0; round < rounds && result == ZR_OK && !e->ends; round++) {
         enum zr_request_kind request;
         uint64_t begin_ns = zr_os_now_ns();
         double mean = 0;
@@ -149,15 +149,13 @@ static zr_result run_tokens(struct evaluation *e, const struct tokens *from)
         e->ends = request == ZR_REQUEST_SAVE_AND_END;
         if (result == ZR_OK && !e->ends)
             result = run_round(e, from, round, &mean);
-        if (result != ZR_OK)
-            return result;
-        if (shows && !e->ends)
+        if (result == ZR_OK && shows && !e->ends)
             show_round(e, round, mean, zr_os_now_ns() - begin_ns);
     }
     zr_progress_break(&e->progress);
     e->sums.windows += windows;
     e->sums.tokens += from->count > 0 ? from->count - 1 : 0;
-    return ZR_OK;
+    return result;
 }
 
 /* ---- Files --------------------------------------------------------------------------------------------- */
