@@ -8,7 +8,7 @@ sys.path.insert(0, "tests/support")
 from zrtest import done, note, ok, run_limited
 
 os.environ["ZR_TEST_ROWS"] = "all"
-for name in ("mpi", "train_bits", "train_checkpoints", "train_offload", "train_pipeline", "train_tensor", "train_tile"):
+for name in ("mpi", "train_bits", "train_checkpoints", "train_compress_card", "train_offload", "train_pipeline", "train_tensor", "train_tile"):
     got = run_limited([sys.executable, f"tests/system/{name}.t"])
     wrong = re.findall(r"^not ok.*", got.stdout, flags=re.M)
     count = len(re.findall(r"^ok ", got.stdout, flags=re.M))
