@@ -176,7 +176,7 @@ def full():
 
 def model(name):
     """A model of rehearse_models.py: the figures of each step, from one zero_grad() to the next."""
-    rehearse_models.STEPS, of_zr = 10, PLUG_IN or "libzr_cuda" in os.environ["LD_PRELOAD"]
+    rehearse_models.STEPS, of_zr = 30, PLUG_IN or "libzr_cuda" in os.environ["LD_PRELOAD"]
     seen["calls"], seen["most_bytes"], before = [], 0, 0
 
     def note_step():
