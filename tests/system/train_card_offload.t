@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""zr-train --backend cuda with what is offloaded, on the emulated driver, which draws anew how long each copy takes: the bits are
+"""zr-train --backend cuda with what is offloaded, on the emulated driver, which draws again how long each copy takes: the bits are
 those of a run without, in any order of the streams; both tiers are as planned; and the host waits where it must, and no more often
 with more work. In `make check`, and with `short` for mutants, there are fewer orders; long_card.t has all."""
 import os

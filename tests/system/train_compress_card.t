@@ -52,7 +52,7 @@ if not SHORT:
         run = on_card(**flags)
         ok(run.code == 2 and reason in run.err, f"refused: {run.err.strip()[:150]}")
 
-# The driver draws anew how long each piece of work of each stream takes.
+# The driver draws again how long each piece of work of each stream takes.
 first = beside_the_host("two nodes", (None, {}), (CARDS, NCCL), **NODES)
 for seed in range(1, 21 if ALL_ROWS else 7):
     environment, more = (CARDS, NCCL) if seed % 2 else ({}, {})

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""zr-train --backend cuda on the emulated driver: the order of its streams. The driver draws anew how long each piece of work of
+"""zr-train --backend cuda on the emulated driver: the order of its streams. The driver draws again how long each piece of work of
 each stream takes; what waits too little shows in the bits. And nobody waits too much: between the first launch of a step and its
 end the host does not wait for the card, by the trainer's own count and by the driver's. A step that is captured and replayed as a
 graph has the same bits, in other orders of its lanes."""
