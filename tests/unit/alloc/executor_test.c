@@ -365,7 +365,7 @@ static void test_settled(void)
     end();
 }
 
-/* The program begins its step again: so does the plan, and what lives on is in nobody's way. */
+/* The program begins its step again: so does the plan, and blocks that live on do not disturb it. */
 static void test_rewound(void)
 {
     begin(0);
