@@ -247,7 +247,7 @@ def check_alloc():
     ok(not bad, "alloc/ needs nothing of malloc's family, no stream and no exit")
 
 
-PUBLIC = {"libzr.so": ["alloc/zr.h", "defrag/zr_defrag.h"],
+PUBLIC = {"libzr.so": ["alloc/zr.h", "alloc/keep/zr_keep.h", "defrag/zr_defrag.h"],
           "libzr_zero.so": ["zero/zr_zero.h", "zero/comm/zr_comm.h", "zero/launch/zr_launch.h", "kernels/zr_kernels.h"]}
 
 
