@@ -10,20 +10,20 @@
 #include "alloc/base/error.h"
 #include "alloc/base/system/file.h"
 
-void zr_holder_init(struct zr_holder *holder)
+void zr_kept_holder_init(struct zr_kept_holder *holder)
 {
-    *holder = (struct zr_holder){.first = NULL};
+    *holder = (struct zr_kept_holder){.first = NULL};
     zr_slab_init(&holder->records, sizeof(struct zr_held), ZR_POOL_FAULTS);
 }
 
-void zr_holder_fini(struct zr_holder *holder)
+void zr_kept_holder_fini(struct zr_kept_holder *holder)
 {
     while (holder->first)
-        zr_holder_remove(holder, holder->first);
+        zr_kept_holder_remove(holder, holder->first);
     zr_slab_end(&holder->records);
 }
 
-static struct zr_held *find_name(const struct zr_holder *holder, const char *name)
+static struct zr_held *find_name(const struct zr_kept_holder *holder, const char *name)
 {
     struct zr_held *held = holder->first;
     while (held && strcmp(held->shape.name, name) != 0)
@@ -31,27 +31,25 @@ static struct zr_held *find_name(const struct zr_holder *holder, const char *nam
     return held;
 }
 
-/* Whether a new segment may have the name and token. */
-static zr_result check_new(struct zr_holder *holder, const struct zr_service_message *message)
+zr_result zr_kept_holder_check_new(struct zr_kept_holder *holder, const char *name, uint64_t token)
 {
-    zr_result result = zr_segment_check_name(message->words);
+    zr_result result = zr_segment_check_name(name);
     if (result != ZR_OK)
         return result;
-    if (message->serial == 0)
-        return zr_fail(ZR_ERR_INVALID, "segment '%s' requires a token other than 0", message->words);
-    if (find_name(holder, message->words))
-        return zr_fail(ZR_ERR_INVALID, "a segment '%s' exists already: open it, or drop it first",
-                       message->words);
+    if (token == 0)
+        return zr_fail(ZR_ERR_INVALID, "segment '%s' requires a token other than 0", name);
+    if (find_name(holder, name))
+        return zr_fail(ZR_ERR_INVALID, "a segment '%s' exists already: open it, or drop it first", name);
     return holder->count < ZR_HELD_MAX && zr_slab_reserve(&holder->records, 1)
                ? ZR_OK
                : zr_fail(ZR_ERR_HOST_MEMORY, "the holder cannot have another segment: the maximum is %d",
                          ZR_HELD_MAX);
 }
 
-zr_result zr_holder_plan(struct zr_holder *holder, const struct zr_service_message *message,
-                         struct zr_segment_shape *out)
+zr_result zr_kept_holder_plan(struct zr_kept_holder *holder, const struct zr_service_message *message,
+                              struct zr_segment_shape *out)
 {
-    zr_result result = check_new(holder, message);
+    zr_result result = zr_kept_holder_check_new(holder, message->words, message->serial);
     if (result != ZR_OK)
         return result;
     return zr_segment_plan(&(struct zr_keep_options){.name = message->words,
@@ -63,10 +61,10 @@ zr_result zr_holder_plan(struct zr_holder *holder, const struct zr_service_messa
                            out);
 }
 
-zr_result zr_holder_inspect(struct zr_holder *holder, const struct zr_service_message *message, int fd,
-                            struct zr_segment_shape *out)
+zr_result zr_kept_holder_inspect(struct zr_kept_holder *holder, const struct zr_service_message *message,
+                                 int fd, struct zr_segment_shape *out)
 {
-    zr_result result = check_new(holder, message);
+    zr_result result = zr_kept_holder_check_new(holder, message->words, message->serial);
     if (result == ZR_OK)
         result = zr_segment_inspect(fd, out);
     return result != ZR_OK || strcmp(out->name, message->words) == 0
@@ -75,8 +73,8 @@ zr_result zr_holder_inspect(struct zr_holder *holder, const struct zr_service_me
                          out->name);
 }
 
-struct zr_held *zr_holder_add(struct zr_holder *holder, uint64_t token, const struct zr_segment_shape *shape,
-                              int fd)
+struct zr_held *zr_kept_holder_add(struct zr_kept_holder *holder, uint64_t token,
+                                   const struct zr_segment_shape *shape, int fd)
 {
     struct zr_held *held = zr_slab_take(&holder->records), **link = &holder->first;
     while (*link)
@@ -87,18 +85,30 @@ struct zr_held *zr_holder_add(struct zr_holder *holder, uint64_t token, const st
     return held;
 }
 
-zr_result zr_holder_find(const struct zr_holder *holder, const struct zr_service_message *message, bool any,
-                         struct zr_held **out)
+zr_result zr_kept_holder_find(const struct zr_kept_holder *holder, const struct zr_service_message *message,
+                              bool any, struct zr_held **out)
 {
     *out = find_name(holder, message->words);
     if (*out && ((*out)->token == message->serial || (any && message->serial == 0)))
         return ZR_OK;
     *out = NULL;
-    return zr_fail(ZR_ERR_FOREIGN, "no segment has the name '%.*s' and this token", ZR_KEEP_NAME_BYTES - 1,
-                   message->words);
+    return zr_fail(ZR_ERR_FOREIGN,
+                   "no segment has the name '%.*s' and this token; a holder that ends loses segments that no "
+                   "process writes",
+                   ZR_KEEP_NAME_BYTES - 1, message->words);
 }
 
-void zr_holder_remove(struct zr_holder *holder, struct zr_held *held)
+zr_result zr_kept_holder_check_drop(const struct zr_held *held)
+{
+    struct zr_segment_header header;
+    if (!zr_segment_is_leased(held->fd))
+        return ZR_OK;
+    bool read = zr_read_all(held->fd, 0, &header, sizeof header) == (ssize_t)sizeof header;
+    return zr_fail(ZR_ERR_INVALID, "process %d writes segment '%s': end it, or close the segment, first",
+                   read ? (int)atomic_load(&header.writer_pid) : 0, held->shape.name);
+}
+
+void zr_kept_holder_remove(struct zr_kept_holder *holder, struct zr_held *held)
 {
     struct zr_held **link = &holder->first;
     while (*link != held)
@@ -109,7 +119,7 @@ void zr_holder_remove(struct zr_holder *holder, struct zr_held *held)
     zr_slab_give(&holder->records, held);
 }
 
-struct zr_service_message zr_holder_next(const struct zr_holder *holder, uint64_t after)
+struct zr_service_message zr_kept_holder_next(const struct zr_kept_holder *holder, uint64_t after)
 {
     struct zr_service_message message = zr_service_message_of(ZR_SERVICE_DONE);
     struct zr_segment_header header;
@@ -135,18 +145,18 @@ struct zr_service_message zr_holder_next(const struct zr_holder *holder, uint64_
 
 /* ---- The launcher's door ------------------------------------------------------------------------------- */
 
-static zr_result create(struct zr_holder *holder, const struct zr_service_message *request, int *fd)
+static zr_result create(struct zr_kept_holder *holder, const struct zr_service_message *request, int *fd)
 {
     struct zr_segment_shape shape;
-    zr_result result = zr_holder_plan(holder, request, &shape);
+    zr_result result = zr_kept_holder_plan(holder, request, &shape);
     if (result == ZR_OK)
         result = zr_segment_make(&shape, fd);
     if (result == ZR_OK)
-        zr_holder_add(holder, request->serial, &shape, *fd);
+        zr_kept_holder_add(holder, request->serial, &shape, *fd);
     return result;
 }
 
-static void answer(struct zr_holder *holder, struct zr_service_packet *packet, int socket)
+static void answer(struct zr_kept_holder *holder, struct zr_service_packet *packet, int socket)
 {
     const struct zr_service_message *request = &packet->message;
     struct zr_service_message message = zr_service_message_of(ZR_SERVICE_DONE);
@@ -159,16 +169,16 @@ static void answer(struct zr_holder *holder, struct zr_service_packet *packet, i
             result = create(holder, request, &fd);
             break;
         case ZR_SERVICE_KEEP_OPEN:
-            result = zr_holder_find(holder, request, false, &held);
+            result = zr_kept_holder_find(holder, request, false, &held);
             fd = result == ZR_OK ? held->fd : -1;
             break;
         case ZR_SERVICE_KEEP_LIST:
-            message = zr_holder_next(holder, request->serial);
+            message = zr_kept_holder_next(holder, request->serial);
             break;
         case ZR_SERVICE_KEEP_DROP:
-            result = zr_holder_find(holder, request, false, &held);
-            if (result == ZR_OK)
-                zr_holder_remove(holder, held);
+            result = zr_kept_holder_find(holder, request, false, &held);
+            if (result == ZR_OK && (result = zr_kept_holder_check_drop(held)) == ZR_OK)
+                zr_kept_holder_remove(holder, held);
             break;
         default:
             result = zr_fail(ZR_ERR_INVALID, "a launcher answers no message of kind %u", request->kind);
@@ -182,7 +192,7 @@ static void answer(struct zr_holder *holder, struct zr_service_packet *packet, i
     zr_service_send(socket, &message, fd, true); /* a process that died needs no answer */
 }
 
-void zr_holder_serve(struct zr_holder *holder, int door)
+void zr_kept_holder_serve(struct zr_kept_holder *holder, int door)
 {
     struct zr_service_packet packet;
     while (zr_service_receive(door, &packet, 0) == ZR_OK) {

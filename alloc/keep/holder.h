@@ -22,35 +22,40 @@ struct zr_held {
     void *account;      /* the owner's */
 };
 
-struct zr_holder {
+struct zr_kept_holder {
     struct zr_held *first;
     struct zr_slab records;
     unsigned count;
     uint64_t number;
 };
 
-ZR_PRIVATE_API void zr_holder_init(struct zr_holder *holder);
+ZR_PRIVATE_API void zr_kept_holder_init(struct zr_kept_holder *holder);
 /* Closes all descriptors. */
-ZR_PRIVATE_API void zr_holder_fini(struct zr_holder *holder);
+ZR_PRIVATE_API void zr_kept_holder_fini(struct zr_kept_holder *holder);
+/* Whether the holder can add a segment of the name and token; reserves its record. ZR_ERR_INVALID,
+ * ZR_ERR_HOST_MEMORY. */
+zr_result zr_kept_holder_check_new(struct zr_kept_holder *holder, const char *name, uint64_t token);
 /* The shape that a KEEP_CREATE asks for. ZR_ERR_INVALID: bad fields, or the name is in use.
  * ZR_ERR_HOST_MEMORY: the holder has too many segments. */
-zr_result zr_holder_plan(struct zr_holder *holder, const struct zr_service_message *message,
-                         struct zr_segment_shape *out);
-/* Reads the shape of the file of a KEEP_ADOPT. Errors as for zr_holder_plan(), and ZR_ERR_FORMAT. */
-zr_result zr_holder_inspect(struct zr_holder *holder, const struct zr_service_message *message, int fd,
-                            struct zr_segment_shape *out);
+zr_result zr_kept_holder_plan(struct zr_kept_holder *holder, const struct zr_service_message *message,
+                              struct zr_segment_shape *out);
+/* Reads the shape of the file of a KEEP_ADOPT. Errors as for zr_kept_holder_plan(), and ZR_ERR_FORMAT. */
+zr_result zr_kept_holder_inspect(struct zr_kept_holder *holder, const struct zr_service_message *message,
+                                 int fd, struct zr_segment_shape *out);
 /* Adds a segment that was planned or inspected, and takes its descriptor. Cannot fail. */
-struct zr_held *zr_holder_add(struct zr_holder *holder, uint64_t token, const struct zr_segment_shape *shape,
-                              int fd);
+struct zr_held *zr_kept_holder_add(struct zr_kept_holder *holder, uint64_t token,
+                                   const struct zr_segment_shape *shape, int fd);
 /* ZR_ERR_FOREIGN: no segment has the message's name and token. A token of 0 stands for any if `any`. */
-zr_result zr_holder_find(const struct zr_holder *holder, const struct zr_service_message *message, bool any,
-                         struct zr_held **out);
-void zr_holder_remove(struct zr_holder *holder, struct zr_held *held);
+zr_result zr_kept_holder_find(const struct zr_kept_holder *holder, const struct zr_service_message *message,
+                              bool any, struct zr_held **out);
+/* ZR_ERR_INVALID: a process writes the segment. */
+zr_result zr_kept_holder_check_drop(const struct zr_held *held);
+void zr_kept_holder_remove(struct zr_kept_holder *holder, struct zr_held *held);
 /* KEPT for the first segment after a number, or DONE. */
-struct zr_service_message zr_holder_next(const struct zr_holder *holder, uint64_t after);
+struct zr_service_message zr_kept_holder_next(const struct zr_kept_holder *holder, uint64_t after);
 
 /* Answers all requests that wait at the door: a socket from which a process of the run takes no answer,
  * because each request brings a socket for it. */
-ZR_PRIVATE_API void zr_holder_serve(struct zr_holder *holder, int door);
+ZR_PRIVATE_API void zr_kept_holder_serve(struct zr_kept_holder *holder, int door);
 
 #endif

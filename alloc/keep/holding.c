@@ -80,7 +80,8 @@ static zr_result ask(const struct zr_service_message *message, int *fd, int *hol
         *fd = -1;
     if (holder)
         *holder = -1;
-    if (own_door >= 0)
+    /* ZR_CONF=service:on names zrd; else the launcher goes first. */
+    if (own_door >= 0 && zr_option_get(ZR_OPTION_SERVICE) == 0)
         return ask_launcher(message, fd);
     zr_result result = zr_service_connect(ZR_SERVICE_HOST, &connection);
     if (result != ZR_OK)

@@ -69,8 +69,8 @@ ZR_API int zr_keep_fd(const zr_keep *keep);
  * holder still has the segment. */
 ZR_API void zr_keep_close(zr_keep *keep);
 
-/* Tells the holder to forget a segment; its memory is freed when no process maps it. ZR_ERR_FOREIGN,
- * ZR_ERR_UNAVAILABLE: as for zr_keep_open(). */
+/* Tells the holder to forget a segment; its memory is freed when no process maps it. ZR_ERR_INVALID: a
+ * process writes it, the caller included. ZR_ERR_FOREIGN, ZR_ERR_UNAVAILABLE: as for zr_keep_open(). */
 ZR_API zr_result zr_keep_drop(const struct zr_keep_name *name);
 
 struct zr_keep_info {

@@ -215,8 +215,9 @@ struct zr_local_part {
     struct zr_local_control control;
     struct zr_local_sockets sockets; /* the launcher closes them after the forks */
     unsigned first, count;           /* ranks to fork */
-    int links[ZR_MAX_WORLD];         /* connections to the launchers of other ranks, or -1; used only with
-                                      * elsewhere() */
+    int door[2]; /* of the holder of kept memory: the launcher's end, and the end that ranks inherit */
+    int links[ZR_MAX_WORLD]; /* connections to the launchers of other ranks, or -1; used only with
+                              * elsewhere() */
     /* Called in every iteration of the watch; false: ranks of other launchers still need this launcher. NULL:
      * no other launchers. */
     bool (*elsewhere)(struct zr_local_part *part);
@@ -245,6 +246,7 @@ struct zr_local_birth {
     const struct zr_local_sockets *sockets;
     const sigset_t *before;
     pid_t launcher;
+    int door; /* the launcher's, for kept memory; -1: none */
     unsigned rank;
     bool alone; /* the launcher has only this rank; other ranks have other launchers (join.c) */
 };

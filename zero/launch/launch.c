@@ -4,10 +4,12 @@
  * The launcher sleeps until a signal arrives, a rank exits, or a deadline passes. */
 #define _GNU_SOURCE
 #include <errno.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -16,6 +18,7 @@
 #include "alloc/base/system/file.h"
 #include "alloc/base/system/os.h"
 #include "alloc/base/option.h"
+#include "alloc/keep/holder.h"
 #include "zero/launch/control.h"
 
 #define MS_NS          1000000ull
@@ -39,6 +42,7 @@ struct launcher {
     unsigned alive;               /* forked ranks that have not been reaped */
     bool running[ZR_MAX_WORLD];
 
+    struct zr_kept_holder holder; /* of the ranks' kept memory */
     sigset_t signals, mask_before;
     struct sigaction child_before;
 
@@ -211,7 +215,8 @@ static void take_signal(struct launcher *launcher, int signal_number)
     case SIGHUP:
         request_end(launcher, signal_number);
         break;
-    default: /* SIGCHLD: every iteration calls reap(). SIGPIPE: a closed stderr does not end the run. */
+    default: /* SIGCHLD, SIGIO: every iteration calls reap(). SIGPIPE: a closed stderr does not end the run.
+              */
         break;
     }
 }
@@ -371,6 +376,7 @@ static void watch(struct launcher *launcher)
         if (signal_number > 0)
             take_signal(launcher, signal_number);
         reap(launcher);
+        zr_kept_holder_serve(&launcher->holder, part->door[0]);
         if (part->elsewhere)
             part->elsewhere(part);
         keep_deadlines(launcher);
@@ -397,6 +403,26 @@ static void close_links(const struct zr_local_part *part)
             close(part->links[r]);
 }
 
+/* Opens the door of the holder of kept memory: a request there raises SIGIO, which watch() takes. */
+static zr_result open_door(struct zr_local_part *part)
+{
+    if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, part->door) != 0) {
+        part->door[0] = part->door[1] = -1;
+        return zr_fail(ZR_ERR_HOST_MEMORY, "no file descriptor is left for kept memory: raise `ulimit -n`");
+    }
+    fcntl(part->door[0], F_SETOWN, getpid());
+    fcntl(part->door[0], F_SETFL, O_ASYNC);
+    return ZR_OK;
+}
+
+static void close_door(struct launcher *launcher)
+{
+    for (unsigned i = 0; i < 2; i++)
+        if (launcher->part->door[i] >= 0)
+            close(launcher->part->door[i]);
+    zr_kept_holder_fini(&launcher->holder);
+}
+
 static zr_result fork_ranks(struct launcher *launcher)
 {
     struct zr_local_part *part = launcher->part;
@@ -406,11 +432,13 @@ static zr_result fork_ranks(struct launcher *launcher)
         if (pid == 0) {
             close_other_inboxes(&part->sockets, r);
             close_links(part);
+            close(part->door[0]);
             zr_local_become_rank(&(struct zr_local_birth){.options = launcher->options,
                                                           .local = launcher->local,
                                                           .sockets = &part->sockets,
                                                           .before = &launcher->mask_before,
                                                           .launcher = self,
+                                                          .door = part->door[1],
                                                           .alone = part->elsewhere != NULL,
                                                           .rank = r});
         }
@@ -428,7 +456,7 @@ static zr_result fork_ranks(struct launcher *launcher)
  * ignored. */
 static void hold_signals(struct launcher *launcher)
 {
-    static const int taken[] = {SIGCHLD, SIGINT, SIGTERM, SIGUSR1, SIGQUIT, SIGPIPE};
+    static const int taken[] = {SIGCHLD, SIGINT, SIGTERM, SIGUSR1, SIGQUIT, SIGPIPE, SIGIO};
     struct sigaction hangup, standard = {.sa_handler = SIG_DFL};
     sigemptyset(&launcher->signals);
     for (size_t i = 0; i < sizeof(taken) / sizeof(*taken); i++)
@@ -472,12 +500,16 @@ int zr_local_watch_over(const struct zr_launch_options *options, struct zr_local
 {
     struct launcher launcher = {.options = options, .part = part, .local = part->control.local};
     launcher.now_ns = launcher.wake_ns = zr_os_now_ns();
+    zr_kept_holder_init(&launcher.holder);
     hold_signals(&launcher);
-    zr_result result = fork_ranks(&launcher);
+    zr_result result = open_door(part);
+    if (result == ZR_OK)
+        result = fork_ranks(&launcher);
     zr_local_sockets_close(&part->sockets);
     if (result != ZR_OK)
         end_ranks(&launcher, ZR_ERR_PEER, zr_last_error());
     watch(&launcher);
+    close_door(&launcher);
     release_signals(&launcher);
     if (result != ZR_OK) {
         zr_local_log("%s", zr_last_error());

@@ -13,6 +13,7 @@
 
 #include "alloc/base/error.h"
 #include "alloc/base/hash.h"
+#include "alloc/keep/holding.h"
 #include "zero/launch/control.h"
 #include "alloc/base/system/os.h"
 
@@ -138,6 +139,7 @@ void zr_local_become_rank(const struct zr_local_birth *birth)
     self.sockets = birth->sockets;
     self.launcher = birth->launcher;
     self.rank = birth->rank;
+    zr_holding_set_door(birth->door);
     self.clean_up = options->clean_up;
     self.argument = options->argument;
     atomic_store(&local->ranks[birth->rank].pid, (int32_t)getpid());

@@ -18,6 +18,13 @@ struct zr_connection {
     bool disconnected;                  /* disconnected at the end of the loop's step */
     bool revoked;                       /* its memory is revoked as well */
     char words[ZR_SERVICE_WORDS_BYTES]; /* the reason; "": the client closed the connection */
+    /* Kept memory, see kept.h. */
+    bool keeps;                    /* uses a segment, so that it may be silent */
+    bool waits;                    /* waits for the memory of a segment, whose account has it as `asker` */
+    struct zr_connection *asker;   /* account: waits for the answer; NULL: none */
+    struct zr_held *held;          /* account: the segment; NULL: none yet */
+    struct zr_segment_shape shape; /* account: of the segment to create */
+    uint64_t token;
     uint64_t messages_count, since_ns;
     uint64_t inquired_ns; /* when INQUIRE was sent; 0: answered */
 };

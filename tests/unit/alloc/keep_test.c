@@ -433,6 +433,8 @@ static int successor(void)
                 zr_keep_open(&keep, &other, ZR_KEEP_READ) == ZR_ERR_FOREIGN &&
                 zr_keep_open(&keep, &shard, ZR_KEEP_WRITE) == ZR_OK &&
                 zr_keep_read(keep, 0, &view) == ZR_OK && generation_of(view.address) == 1;
+    good = good && zr_keep_drop(&shard) == ZR_ERR_INVALID;
+    zr_keep_close(keep);
     return good && zr_keep_drop(&shard) == ZR_OK &&
                    zr_keep_open(&keep, &shard, ZR_KEEP_READ) == ZR_ERR_FOREIGN
                ? 0
@@ -440,7 +442,7 @@ static int successor(void)
 }
 
 /* Runs a rank and serves it until it ends. */
-static int run_rank(struct zr_holder *holder, const int door[2], int (*body)(void))
+static int run_rank(struct zr_kept_holder *holder, const int door[2], int (*body)(void))
 {
     int status = 0;
     fflush(stdout);
@@ -451,20 +453,20 @@ static int run_rank(struct zr_holder *holder, const int door[2], int (*body)(voi
     }
     while (waitpid(child, &status, WNOHANG) == 0) {
         poll(&(struct pollfd){.fd = door[0], .events = POLLIN}, 1, 20);
-        zr_holder_serve(holder, door[0]);
+        zr_kept_holder_serve(holder, door[0]);
     }
     return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
 }
 
 static void test_launcher(void)
 {
-    struct zr_holder holder;
+    struct zr_kept_holder holder;
     int door[2];
-    zr_holder_init(&holder);
+    zr_kept_holder_init(&holder);
     tap_is(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, door), 0, "a launcher's door");
     tap_is(run_rank(&holder, door, first_rank), -SIGKILL, "a rank keeps a shard there, and is killed");
     tap_is(holder.count, 1, "the launcher has its memory");
-    struct zr_service_message kept = zr_holder_next(&holder, 0);
+    struct zr_service_message kept = zr_kept_holder_next(&holder, 0);
     tap_ok(kept.kind == ZR_SERVICE_KEPT && kept.count == 1 && !(kept.flags & ZR_SERVICE_KEEP_WRITES) &&
                kept.slice == 1 && strcmp(kept.words, shard.name) == 0,
            "with one committed generation and no writer");
@@ -472,10 +474,10 @@ static void test_launcher(void)
            "a successor with the name and the token maps it, and drops it");
     tap_is(holder.count, 0, "the launcher has none then");
     send(door[1], "half a message", 14, 0);
-    zr_holder_serve(&holder, door[0]);
+    zr_kept_holder_serve(&holder, door[0]);
     tap_is(run_rank(&holder, door, first_rank), -SIGKILL,
            "a message that brings no socket is no end of the door");
-    zr_holder_fini(&holder);
+    zr_kept_holder_fini(&holder);
     close(door[0]);
     close(door[1]);
 }
