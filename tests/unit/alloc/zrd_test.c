@@ -78,6 +78,7 @@ static const struct row {
     {"and ends with a process that waits for it", "0O 0H0 0N 0Lz 1O 1c4 1C 0B8 2O 2H0 2L8", "0W0G0r2W2G"},
     {"a quota of a group counts it, without its process, too", "0O 0Q8 1O 1c4 1C 2O 2H0 2L2 2L1",
      "0D1D2W2G2R"},
+    {"a quota of a process counts its segments", "0O 0H0 1O 1q8 1c4 0L2 0L1", "0W1D1D0G0R"},
     {"segments are listed, and dropped", "0O 0c4 0l 0d4 0l 0d4", "0D0K0D0D0R"},
     {"a segment that no process writes", "0O 0c4 0C t 1O 1l 1C t 2O 2l", "0D1K2D"},
     {"a segment that its process reports to the next zrd", "0O 0c4 0d4 0a4 0l", "0D0D0D0K"},
@@ -190,15 +191,17 @@ static void say(struct speaker *speaker, char letter, char with)
     const char *kind = strchr(letters, letter == 'E'   ? 'D'
                                        : letter == 'V' ? 'H'
                                        : letter == 's' ? 'S'
+                                       : letter == 'q' ? 'Q'
                                                        : letter);
     struct zr_service_message message = zr_service_message_of(letter == 'k'   ? ZR_SERVICE_KIND_COUNT
                                                               : letter == 'K' ? ZR_SERVICE_DONE
                                                               : kind ? (enum zr_service_kind)(kind - letters)
                                                                      : ZR_SERVICE_KEEP_LIST);
     message.bytes = message.held_bytes = message.hard_bytes = bytes;
-    message.flags = letter == 'E'                  ? ZR_SERVICE_DRAIN_END
-                    : letter == 'Q' && with != 'n' ? ZR_SERVICE_SET_HARD
-                                                   : 0;
+    message.flags = letter == 'E'                                     ? ZR_SERVICE_DRAIN_END
+                    : letter == 'q' || (letter == 'Q' && with != 'n') ? ZR_SERVICE_SET_HARD
+                                                                      : 0;
+    message.pid = letter == 'q' ? getpid() : 0;
     if (letter == 's')
         message.flags = ZR_SERVICE_FRESH;
     if (with && strchr("pqu", with)) {
