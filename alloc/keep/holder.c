@@ -10,6 +10,8 @@
 #include "alloc/base/error.h"
 #include "alloc/base/system/file.h"
 
+enum { AT_ONCE = 64 }; /* requests at the door, before the launcher does other work */
+
 void zr_kept_holder_init(struct zr_kept_holder *holder)
 {
     *holder = (struct zr_kept_holder){.first = NULL};
@@ -195,7 +197,7 @@ static void answer(struct zr_kept_holder *holder, struct zr_service_packet *pack
 void zr_kept_holder_serve(struct zr_kept_holder *holder, int door)
 {
     struct zr_service_packet packet;
-    while (zr_service_receive(door, &packet, 0) == ZR_OK) {
+    for (unsigned i = 0; i < AT_ONCE && zr_service_receive(door, &packet, 0) == ZR_OK; i++) {
         /* The last descriptor is the socket for the answer. */
         int socket = packet.fds_count > 0 ? packet.fds[--packet.fds_count] : -1;
         if (socket >= 0) {

@@ -54,7 +54,7 @@ void zr_kept_holder_remove(struct zr_kept_holder *holder, struct zr_held *held);
 /* KEPT for the first segment after a number, or DONE. */
 struct zr_service_message zr_kept_holder_next(const struct zr_kept_holder *holder, uint64_t after);
 
-/* Answers all requests that wait at the door: a socket from which a process of the run takes no answer,
+/* Answers requests that wait at the door, up to 64: a socket from which a process of the run takes no answer,
  * because each request brings a socket for it. */
 ZR_PRIVATE_API void zr_kept_holder_serve(struct zr_kept_holder *holder, int door);
 

@@ -32,6 +32,12 @@ zr_result zr_segment_check_name(const char *name)
                           ZR_KEEP_NAME_BYTES - 1, others);
 }
 
+/* The header and the table. */
+static uint64_t table_bytes(uint32_t tensors_max)
+{
+    return ZR_SEGMENT_HEADER_BYTES + (uint64_t)tensors_max * sizeof(struct zr_segment_entry);
+}
+
 static uint64_t round_up(uint64_t bytes, uint64_t unit)
 {
     return (bytes + unit - 1) / unit * unit;
@@ -51,12 +57,11 @@ zr_result zr_segment_plan(const struct zr_keep_options *options, struct zr_segme
     if (options->bytes == 0 || options->bytes > ZR_SEGMENT_BYTES_MAX || tensors_max > ZR_SEGMENT_TENSORS_MAX)
         return zr_fail(ZR_ERR_INVALID, "a segment must have 1 byte to 1 PiB and at most %d tensors",
                        ZR_SEGMENT_TENSORS_MAX);
-    uint64_t table_bytes = ZR_SEGMENT_HEADER_BYTES + (uint64_t)tensors_max * sizeof(struct zr_segment_entry);
     *out = (struct zr_segment_shape){.magic = ZR_SEGMENT_MAGIC,
                                      .version = ZR_SEGMENT_VERSION,
                                      .tensors_max = tensors_max,
                                      .granule_bytes = granule_bytes,
-                                     .data_bytes = round_up(table_bytes, granule_bytes)};
+                                     .data_bytes = round_up(table_bytes(tensors_max), granule_bytes)};
     out->bytes = out->data_bytes + round_up(options->bytes, granule_bytes);
     snprintf(out->name, sizeof out->name, "%s", options->name);
     return ZR_OK;
@@ -67,7 +72,10 @@ zr_result zr_segment_make(const struct zr_segment_shape *shape, int *fd)
     zr_result result = zr_host_file(fd);
     if (result != ZR_OK)
         return result;
-    if (ftruncate(*fd, (off_t)shape->bytes) != 0 || !zr_write_all(*fd, 0, shape, sizeof *shape))
+    /* The table's memory is committed here, so that a shortage is an error instead of a SIGBUS. */
+    if (ftruncate(*fd, (off_t)shape->bytes) != 0 ||
+        fallocate(*fd, 0, 0, (off_t)table_bytes(shape->tensors_max)) != 0 ||
+        !zr_write_all(*fd, 0, shape, sizeof *shape))
         result = zr_fail(ZR_ERR_MEMORY, "the system refuses a segment of %llu bytes (error %d)",
                          (unsigned long long)shape->bytes, errno);
     else if (fcntl(*fd, F_ADD_SEALS, SEALS) != 0)

@@ -107,6 +107,7 @@ enum zr_service_flags {
     ZR_SERVICE_IN_SLICE = 2048,  /* HELLO, CLIENT: its run has the time slice */
     ZR_SERVICE_IDLE_KNOWN = 4096,   /* CLIENT: idle_bytes is the last reported value */
     ZR_SERVICE_SPILL = 8192,        /* RECLAIM: includes memory in use between steps, to be swapped out */
+    ZR_SERVICE_SEGMENT = 65536,     /* CLIENT: a segment of kept memory; pid: its last writer */
     ZR_SERVICE_KEEP_WRITES = 32768, /* KEEP_OPEN: for writing; KEPT: a writer lives */
     ZR_SERVICE_WAITS = 16384,       /* PLAN: answer LATER instead of REFUSED while the plan does not fit */
 };

@@ -217,6 +217,7 @@ static void show_client(const struct zr_connection *connection, struct zr_servic
     const struct zr_client *client = &connection->client;
     *out = zr_service_message_of(ZR_SERVICE_CLIENT);
     out->flags = (client->left ? ZR_SERVICE_LEFT : 0) | (client->listens ? ZR_SERVICE_LISTENS : 0) |
+                 (client->is_segment ? ZR_SERVICE_SEGMENT : 0) |
                  (client->idle_known ? ZR_SERVICE_IDLE_KNOWN : 0) |
                  (client->run && client->run->in_slice ? ZR_SERVICE_IN_SLICE : 0);
     out->slice = client->run && client->run->in_slice ? client->run->slice : 0;

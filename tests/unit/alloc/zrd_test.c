@@ -219,7 +219,7 @@ static void say(struct speaker *speaker, char letter, char with)
         message.held_bytes = message.count = message.flags = 0;
         strcpy(message.words, "shard");
     }
-    strcpy(message.group, "a");
+    strcpy(message.group, letter == 'q' ? "" : "a");
     message.version = (uint16_t)(message.version + (letter == 'V'));
     int fd = letter == 'A' ? file_to_adopt(speaker, with) : letter == 'a' ? file_to_adopt(speaker, '0') : -1;
     zr_service_send(speaker->line, &message, fd, true);

@@ -111,10 +111,11 @@ static int export_and_wait(int peer)
     struct zr_service_message message = zr_service_message_of(ZR_SERVICE_DONE);
     struct zr_segment segment;
     size_t count = 1, lead;
+    struct world w = {0};
     zr_backend *backend;
     zr_arena *arena;
     void *block;
-    if (zr_backend_cuda_create(&backend, NULL) != ZR_OK ||
+    if (prepare(&w, cuda_on_card()) != ZR_CU_SUCCESS || zr_backend_cuda_create(&backend, NULL) != ZR_OK ||
         zr_arena_create(&arena, &(struct zr_arena_options){.backend = backend}) != ZR_OK ||
         zr_arena_alloc(arena, &(struct zr_request){.bytes = 4096}, &block) != ZR_OK ||
         zr_backend_fill(backend, &(struct zr_fill){block, 7, 4096, 0}) != ZR_OK ||
