@@ -13,7 +13,7 @@
 #include <string.h>
 
 #include "alloc/base/error.h"
-#include "alloc/keep/holding.h"
+#include "alloc/keep/holder.h"
 
 /* The place with the contents of the generation `limit` or the last one before it; -1: none. */
 static int place_of(const struct zr_segment_entry *entry, uint64_t limit, uint64_t *generation)

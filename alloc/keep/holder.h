@@ -1,5 +1,5 @@
-/* holder.h: the segments that a holder has: zrd, or the launcher of a run. Private to the project. One
- * thread.
+/* holder.h: the segments that a holder has: zrd, or the launcher of a run; and the requests of a process to
+ * its holder. Private to the project.
  *
  * A holder has a descriptor of each segment, so that it outlives its writer. A segment is opened by name and
  * token; a holder validates every field of a request. */
@@ -10,6 +10,8 @@
 #include "alloc/base/slab.h"
 #include "alloc/keep/segment.h"
 #include "alloc/service/client/wire.h"
+
+/* ---- The holder's side: one thread ------------------------------------------------------------------ */
 
 enum { ZR_HELD_MAX = 4096 };
 
@@ -57,5 +59,20 @@ struct zr_service_message zr_kept_holder_next(const struct zr_kept_holder *holde
 /* Answers requests that wait at the door, up to 64: a socket from which a process of the run takes no answer,
  * because each request brings a socket for it. */
 ZR_PRIVATE_API void zr_kept_holder_serve(struct zr_kept_holder *holder, int door);
+
+/* ---- Requests of a process to its holder (holding.c), any thread
+ * ------------------------------------------------ */
+
+/* The launcher's door, which a rank inherits; -1: none. Set before any thread uses kept memory. */
+ZR_PRIVATE_API void zr_holding_set_door(int door);
+
+/* On success the caller owns *fd, a descriptor of the segment, and *holder, a connection that tells zrd that
+ * this process uses it; -1: the launcher needs none. Errors are those of the public calls in zr_keep.h. */
+zr_result zr_holding_create(const struct zr_keep_name *name, const struct zr_segment_shape *shape, int *fd,
+                            int *holder);
+zr_result zr_holding_open(const struct zr_keep_name *name, bool writes, int *fd, int *holder);
+zr_result zr_holding_drop(const struct zr_keep_name *name);
+/* Reports a segment to the next zrd if its zrd has ended. Without one it tries again at a later call. */
+void zr_holding_check(zr_keep *keep);
 
 #endif

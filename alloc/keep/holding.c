@@ -1,6 +1,6 @@
-/* holding.c: see holding.h. Uses wire.c. */
+/* holding.c: see holder.h. Uses wire.c. */
 #define _GNU_SOURCE
-#include "alloc/keep/holding.h"
+#include "alloc/keep/holder.h"
 
 #include <poll.h>
 #include <stdio.h>

@@ -15,7 +15,7 @@
 #include "alloc/base/slab.h"
 #include "alloc/core/arena.h"
 #include "alloc/front/front.h"
-#include "alloc/keep/holding.h"
+#include "alloc/keep/holder.h"
 
 /* ---- Checks -------------------------------------------------------------------------------------------- */
 

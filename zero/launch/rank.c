@@ -13,7 +13,7 @@
 
 #include "alloc/base/error.h"
 #include "alloc/base/hash.h"
-#include "alloc/keep/holding.h"
+#include "alloc/keep/holder.h"
 #include "zero/launch/control.h"
 #include "alloc/base/system/os.h"
 

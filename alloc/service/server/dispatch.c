@@ -10,7 +10,6 @@
 #include "alloc/base/system/file.h"
 #include "alloc/base/system/os.h"
 #include "alloc/service/server/connection.h"
-#include "alloc/service/server/kept.h"
 #include "alloc/service/server/runs.h"
 
 #define SLICE_MAX                                                                                            \

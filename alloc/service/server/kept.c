@@ -1,6 +1,6 @@
-/* kept.c: see kept.h. Uses alloc/keep/holder.c and the ledger. */
+/* kept.c: see connection.h. Uses alloc/keep/holder.c and the ledger. */
 #define _GNU_SOURCE
-#include "alloc/service/server/kept.h"
+#include "alloc/service/server/connection.h"
 
 #include <stdio.h>
 #include <string.h>

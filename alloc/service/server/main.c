@@ -19,7 +19,7 @@
 #include "alloc/base/sizes.h"
 #include "alloc/base/system/file.h"
 #include "alloc/base/system/os.h"
-#include "alloc/service/server/kept.h"
+#include "alloc/service/server/connection.h"
 
 enum {
     EXIT_USAGE = 2,

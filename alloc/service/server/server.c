@@ -17,7 +17,6 @@
 #include "alloc/base/system/os.h"
 #include "alloc/base/system/socket.h"
 #include "alloc/service/server/connection.h"
-#include "alloc/service/server/kept.h"
 #include "alloc/service/server/runs.h"
 
 enum {

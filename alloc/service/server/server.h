@@ -34,7 +34,7 @@ struct zr_server {
     struct zr_service_log *log;
     struct zr_limits limits;
     struct zr_device_pool device_pool;    /* of a device's zrd */
-    struct zr_kept_holder holder;         /* kept memory, of the host's zrd; see kept.h */
+    struct zr_kept_holder holder;         /* kept memory, of the host's zrd; see connection.h */
     uint64_t keep_for_ns, kept_looked_ns; /* how long a segment stays that no process writes */
     struct zr_listener listener;          /* open before zr_server_listen() */
     int epoll, spare; /* spare: a descriptor closed to answer one connection when none is free */

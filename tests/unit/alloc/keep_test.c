@@ -13,7 +13,6 @@
 
 #include "alloc/base/fault.h"
 #include "alloc/keep/holder.h"
-#include "alloc/keep/holding.h"
 #include "tests/support/child.h"
 #include "tests/support/seed.h"
 #include "tests/support/tap.h"
