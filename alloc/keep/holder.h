@@ -60,8 +60,7 @@ struct zr_service_message zr_kept_holder_next(const struct zr_kept_holder *holde
  * because each request brings a socket for it. */
 ZR_PRIVATE_API void zr_kept_holder_serve(struct zr_kept_holder *holder, int door);
 
-/* ---- Requests of a process to its holder (holding.c), any thread
- * ------------------------------------------------ */
+/* ---- Requests to a holder (holding.c), any thread ---------------------------------------------------- */
 
 /* The launcher's door, which a rank inherits; -1: none. Set before any thread uses kept memory. */
 ZR_PRIVATE_API void zr_holding_set_door(int door);
