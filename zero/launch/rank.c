@@ -222,6 +222,55 @@ void zr_local_message_logged(struct zr_local_world *local)
     zr_word_wake_all(&local->said);
 }
 
+/* ---- Restarts ------------------------------------------------------------------------------------------ */
+
+zr_result zr_local_rejoin(struct zr_local_world *local, unsigned rank)
+{
+    if (!local || rank >= local->world)
+        return zr_fail(ZR_ERR_INVALID, "zr_local_rejoin() requires a world that includes this rank");
+    uint32_t before = atomic_load(&local->restarts);
+    bool restarting = atomic_load(&local->restarting);
+    if (restarting) {
+        atomic_store(&local->ranks[rank].rejoins, before + 1);
+        kill(self.launcher, SIGCHLD); /* the launcher then looks at its ranks */
+    }
+    while (restarting && atomic_load(&local->restarts) == before) {
+        zr_word_wait(&local->restarts, before, ZR_LOCAL_POLL_NS);
+        restarting = atomic_load(&local->restarting); /* read first: reset after restarts has advanced */
+    }
+    return atomic_load(&local->restarts) != before ? ZR_OK
+                                                   : zr_fail(ZR_ERR_PEER, "the run ends without a restart");
+}
+
+bool zr_local_is_restarting(const struct zr_local_world *local)
+{
+    return local && atomic_load(&local->restarting);
+}
+
+unsigned zr_local_restarts(const struct zr_local_world *local)
+{
+    return local ? atomic_load(&local->restarts) : 0;
+}
+
+uint64_t zr_local_restart_ns(const struct zr_local_world *local)
+{
+    uint64_t lost_ns = local ? atomic_load(&local->lost_ns) : 0;
+    return lost_ns ? zr_os_now_ns() - lost_ns : 0;
+}
+
+void zr_local_set_restart_point(struct zr_local_world *local, uint64_t point)
+{
+    if (local)
+        atomic_store(&local->restart_point, point);
+}
+
+uint64_t zr_local_restart_point(const struct zr_local_world *local)
+{
+    return local ? atomic_load(&local->restart_point) : 0;
+}
+
+/* ---- Requests ------------------------------------------------------------------------------------------ */
+
 enum zr_request_kind zr_local_own_request(struct zr_local_world *local)
 {
     if (!local)
