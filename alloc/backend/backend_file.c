@@ -73,6 +73,15 @@ static zr_result file_map(zr_backend *backend, char *address, const struct zr_ha
     return ZR_OK;
 }
 
+/* Large granules become huge pages, if the kernel has MADV_COLLAPSE and a free huge page; contents stay. */
+static zr_result file_set_access(zr_backend *backend, char *address, size_t bytes)
+{
+    zr_result result = zr_host_set_access(backend, address, bytes);
+    if (result == ZR_OK && backend->can.granule_bytes % ZR_HOST_HUGE_BYTES == 0)
+        madvise(address, bytes, MADV_COLLAPSE);
+    return result;
+}
+
 static size_t file_reserve_hint(zr_backend *backend, size_t limit_bytes)
 {
     (void)limit_bytes;
@@ -95,7 +104,7 @@ static const struct zr_backend_ops file_ops = {
     .destroy = file_destroy,
     .map = file_map,
     .unmap = zr_host_unmap,
-    .set_access = zr_host_set_access,
+    .set_access = file_set_access,
     .copy = zr_host_copy,
     .fill = zr_host_fill,
     .event_record = zr_host_event_record,
