@@ -1,4 +1,4 @@
-/* zr.h: the arena, its backends and its statistics. The one public header of alloc/.
+/* zr.h: the arena, its backends and its statistics. A public header of alloc/, beside keep/zr_keep.h.
  *
  * An arena is a range of reserved addresses with physical granules mapped under the parts that are in use. A
  * live block never moves; the granules under free space do. No function prints, exits or aborts on bad input:

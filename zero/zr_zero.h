@@ -286,6 +286,26 @@ struct zr_compression_check {
     uint64_t sent_bytes;                      /* by this rank, for exact sums */
 };
 
+/* Memory that outlives the process, for ranks that are replaced when they die. The engine has its pools of
+ * parameters, gradients and optimizer state there. When all ranks create the same engine on memory of earlier
+ * processes (kill -9 at any point included), zr_engine_create() finishes the step that at least one rank had
+ * begun to update, else returns to the end of the step before, and zr_engine_recovered() is true: at most one
+ * step is lost, and the bits are those of an uninterrupted run. From zr_engine_create() to the next step, and
+ * after a load, the memory has nothing of use. Excludes offload, compression, asynchronous pipelines, fp16,
+ * scattered gradients, optimizers whose updates need all ranks, and tensors that the host cannot read. */
+struct zr_kept_request {
+    const char *name; /* of the memory, unique on the rank */
+    zr_tag tag;
+    size_t bytes;
+};
+struct zr_kept_memory {
+    /* *out: memory of the name, with the contents that an earlier process left there, else zeros; aligned to
+     * 64 bytes. The memory belongs to the caller of zr_engine_create(). NULL, in a dry run only: blocks of
+     * the engine's arena. */
+    zr_result (*take)(void *state, const struct zr_kept_request *request, void **out);
+    void *state;
+};
+
 struct zr_engine_options {
     size_t struct_bytes;               /* sizeof the struct, or 0: see "Options" in alloc/zr.h */
     zr_arena *arena;                   /* for tensors; any backend */
@@ -330,6 +350,8 @@ struct zr_engine_options {
      * errors, whose steps have errors of earlier ones. Ranks of `pipeline` wait for one another, with
      * own_norm, too. */
     bool measures_squares;
+    /* Memory that outlives this process; NULL: none. Borrowed for the engine's life. See zr_kept_memory. */
+    const struct zr_kept_memory *kept;
 };
 
 typedef struct zr_engine zr_engine;
@@ -341,6 +363,8 @@ typedef struct zr_engine zr_engine;
  * ZR_ERR_MEMORY: the arena is too small. */
 ZR_API zr_result zr_engine_create(zr_engine **out, const struct zr_engine_options *options);
 ZR_API void zr_engine_destroy(zr_engine *engine);
+/* Whether the engine continues with the contents of options.kept; zr_engine_steps_done() tells from where. */
+ZR_API bool zr_engine_recovered(const zr_engine *engine);
 
 /* Gathers a unit: *base points to its elements, in list order and the engine's precision, valid until the
  * matching zr_engine_release(). Parameter i starts at element zr_engine_offset(engine, i) of *base. Waits

@@ -227,6 +227,14 @@ zr_result zr_backend_event_wait(zr_backend *backend, const struct zr_stream_poin
 /* zr_backend_cuda_create() and zr_backend_host_create() with a lender found by `find`; NULL: no lender. */
 zr_result zr_backend_cuda_open(zr_backend **out, const struct zr_cuda_options *options, zr_lender_find *find);
 zr_result zr_backend_host_open(zr_backend **out, const struct zr_host_options *options, zr_lender_find *find);
+/* A part of a file that another module owns, in whole granules; see backend_file.c. */
+struct zr_file_part {
+    int fd; /* borrowed, open for reading and writing; must outlive the backend */
+    uint64_t first_bytes;
+    size_t bytes, granule_bytes;
+};
+/* A backend over a part of a file, with one range whose offsets are those of the part. */
+zr_result zr_backend_file_create(zr_backend **out, const struct zr_file_part *part);
 /* Waits for all streams of the device's primary context, not for those of other contexts. */
 zr_result zr_backend_synchronize(zr_backend *backend);
 /* Replaces an alias of the default stream by 0. ZR_ERR_INVALID: the per-thread default stream, which cannot

@@ -7,6 +7,9 @@
 #include "alloc/backend/backend.h"
 
 #define ZR_HOST_HUGE_BYTES ((size_t)2 << 20)
+#ifndef MADV_COLLAPSE
+#define MADV_COLLAPSE 25 /* Linux 6.1 */
+#endif
 
 /* Reserves `bytes` of addresses without access, aligned to `alignment`. NULL, with errno: the system refused.
  */

@@ -26,6 +26,7 @@ enum zr_fault_site {
     ZR_FAULT_RECEIVE,    /* receiving from a socket or a pipe: the other end is gone */
     ZR_FAULT_SEND,       /* sending: the same */
     ZR_FAULT_WAIT,       /* waiting for a descriptor; cannot fail, but can be interrupted */
+    ZR_FAULT_KEPT,       /* a store to the header of kept memory: the process is killed before it */
     ZR_FAULT_SITE_COUNT
 };
 

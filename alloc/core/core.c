@@ -307,6 +307,28 @@ struct zr_extent *zr_core_alloc_at(struct zr_arena *arena, const struct zr_reque
     return block ? hand_out(arena, request, block) : NULL;
 }
 
+zr_result zr_core_build_at(struct zr_arena *arena, const struct zr_request *request, struct zr_bounds place,
+                           struct zr_extent **out)
+{
+    struct zr_need need = {place.bytes, ZR_UNIT_BYTES};
+    size_t end = place.offset_bytes + place.bytes;
+    *out = NULL;
+    if (!reserve_records(arena))
+        return ZR_ERR_HOST_MEMORY;
+    zr_arena_flush_size_cache(arena);
+    struct zr_extent *gap = zr_core_extent_before(arena, place.offset_bytes);
+    while (gap && zr_extent_end(gap) <= place.offset_bytes)
+        gap = gap->next;
+    if (!gap || gap->kind != ZR_EXTENT_FREE || gap->owner || zr_extent_end(gap) < end)
+        return ZR_OK;
+    size_t first = place.offset_bytes >> arena->granule_shift, last = (end - 1) >> arena->granule_shift;
+    size_t missing = last + 1 - first - zr_granules_mapped(arena->granules, first, last + 1);
+    zr_result result = build(arena, (struct zr_place){gap, place.offset_bytes, missing}, need, out);
+    if (result == ZR_OK)
+        hand_out(arena, request, *out);
+    return result;
+}
+
 /* The bytes of idle granules that a block at the place would use. */
 static size_t idle_within(const struct zr_arena *arena, struct zr_place place, struct zr_need need)
 {

@@ -18,6 +18,10 @@ zr_result zr_core_try(struct zr_arena *arena, const struct zr_request *request, 
  * not free, not mapped or another stream's. */
 struct zr_extent *zr_core_alloc_at(struct zr_arena *arena, const struct zr_request *request,
                                    struct zr_bounds place);
+/* Allocates at the place like zr_core_alloc_at(), and maps missing memory. *out NULL with ZR_OK: a part of
+ * the place is not free. ZR_ERR_MEMORY, ZR_ERR_ADDRESSES: see zr_core_alloc(). */
+zr_result zr_core_build_at(struct zr_arena *arena, const struct zr_request *request, struct zr_bounds place,
+                           struct zr_extent **out);
 /* An extent of the list that begins at or before the offset, close to it. lock: arena->lock */
 struct zr_extent *zr_core_extent_before(const struct zr_arena *arena, size_t offset_bytes);
 /* Frees a block that was removed from the index and the counters, and that no other stream uses. */

@@ -317,6 +317,30 @@ zr_result zr_arena_alloc(zr_arena *arena, const struct zr_request *request, void
     return ZR_OK;
 }
 
+zr_result zr_arena_alloc_at(struct zr_arena *arena, const struct zr_request *request, size_t offset_bytes,
+                            void **out)
+{
+    struct zr_need need = need_of(arena, request, request->bytes);
+    struct zr_extent *block = NULL;
+    *out = NULL;
+    if (!is_request(arena, request) || offset_bytes % ZR_UNIT_BYTES != 0 ||
+        offset_bytes > arena->range_bytes || need.bytes > arena->range_bytes - offset_bytes)
+        return zr_fail(ZR_ERR_INVALID, "arena \"%s\" has no place for %zu bytes at offset %zu", arena->name,
+                       request->bytes, offset_bytes);
+    zr_arena_acquire(arena);
+    zr_result result = zr_core_build_at(arena, request, (struct zr_bounds){offset_bytes, need.bytes}, &block);
+    if (result == ZR_OK && !block)
+        result = zr_fail(ZR_ERR_INVALID, "%zu bytes at offset %zu of arena \"%s\" are not free",
+                         request->bytes, offset_bytes, arena->name);
+    bool work = result == ZR_OK && begin_block(arena, request, block, need);
+    zr_arena_release(arena);
+    if (result == ZR_OK)
+        *out = arena->base + offset_bytes;
+    if (work)
+        zr_executor_work(arena);
+    return result;
+}
+
 /* ---- Freeing ------------------------------------------------------------------------------------------- */
 
 /* Reports why the address is not the first byte of a block. Releases the lock. */

@@ -9,6 +9,12 @@
 /* Checks every invariant of the arena. ZR_ERR_CORRUPT, with a message that names the damage. lock: both */
 zr_result zr_check_arena(struct zr_arena *arena);
 
+/* Allocates a block at an offset of the arena, which has one stripe and no plan, for an owner that knows the
+ * contents of the addresses. ZR_ERR_INVALID: the place is not in the arena or not free. The caller holds no
+ * lock. */
+zr_result zr_arena_alloc_at(struct zr_arena *arena, const struct zr_request *request, size_t offset_bytes,
+                            void **out);
+
 /* ---- Hooks of each block ------------------------------------------------------------------------------- */
 
 /* Called while a debug hook is on (arena->debug). lock: arena->lock */

@@ -46,21 +46,26 @@ static const char help[] =
     "  zr service drain                            takes back idle memory, and lends no more\n"
     "  zr service drain --end                      lends again\n"
     "  zr service start --device 0                 another zrd, for the memory of a GPU\n"
+    "  zr service keep list                        segments of kept memory, also of runs that have ended\n"
+    "  zr service keep drop run7/shard-0           frees one\n"
     "  zr service stop                             programs keep running with the memory that they have\n"
     "\n"
     "zr service start [--capacity BYTES] [--within MS] [--turn MS] [--processors N]\n"
-    "    [--process-hard BYTES]\n"
+    "    [--process-hard BYTES] [--keep-for SECONDS]\n"
     "zr service status [--json]\n"
     "zr service limit --pid N|--group NAME [--hard BYTES] [--soft BYTES] [--shares N]\n"
     "zr service limit --capacity BYTES\n"
     "zr service drain [--end]\n"
+    "zr service keep list [--json]\n"
+    "zr service keep drop NAME\n"
     "zr service stop\n"
-    "Each takes --device N|UUID for the zrd of a GPU instead of the host's\n"
+    "Each but keep takes --device N|UUID for the zrd of a GPU instead of the host's\n"
     "\n"
     "  start   options as in zrd --help\n"
     "  status  the clients of the host's memory and of each GPU's; exit code 1: no zrd serves\n"
     "  limit   sets quotas of a process, or of a group (ZR_GROUP of a program, else its control group's name); 0 removes one\n"
-    "  drain   exit code 1: some memory is still held. --end lends again; the zrd of a GPU needs --device here, too\n";
+    "  drain   exit code 1: some memory is still held. --end lends again; the zrd of a GPU needs --device here, too\n"
+    "  keep    segments whose contents survive their writer's death; drop refuses while a process writes the segment\n";
 
 /* ---- Requests to zrd ----------------------------------------------------------------------------------- */
 
@@ -220,17 +225,15 @@ zr_result zr_tool_service_need(bool start, const char *device)
 
 static int start(int argc, char **argv)
 {
-    enum { DEVICE = 5, VALUES };
+    enum { DEVICE = 6, VALUES };
     const char *values[VALUES] = {NULL};
-    static const char *const names[] = {"--capacity", "--within",     "--process-hard",
-                                        "--turn",     "--processors", "--device"};
-    const struct zr_tool_option options[] = {{names[0], ZR_TOOL_TEXT, &values[0]},
-                                             {names[1], ZR_TOOL_TEXT, &values[1]},
-                                             {names[2], ZR_TOOL_TEXT, &values[2]},
-                                             {names[3], ZR_TOOL_TEXT, &values[3]},
-                                             {names[4], ZR_TOOL_TEXT, &values[4]},
-                                             {names[DEVICE], ZR_TOOL_TEXT, &values[DEVICE]},
-                                             {NULL, ZR_TOOL_FLAG, NULL}};
+    static const char *const names[] = {"--capacity",   "--within",   "--process-hard", "--turn",
+                                        "--processors", "--keep-for", "--device"};
+    const struct zr_tool_option options[] = {
+        {names[0], ZR_TOOL_TEXT, &values[0]},           {names[1], ZR_TOOL_TEXT, &values[1]},
+        {names[2], ZR_TOOL_TEXT, &values[2]},           {names[3], ZR_TOOL_TEXT, &values[3]},
+        {names[4], ZR_TOOL_TEXT, &values[4]},           {names[5], ZR_TOOL_TEXT, &values[5]},
+        {names[DEVICE], ZR_TOOL_TEXT, &values[DEVICE]}, {NULL, ZR_TOOL_FLAG, NULL}};
     struct zr_tool_arguments parsed = {.help = help, .options = options};
     char *arguments[ARGUMENTS_MAX] = {NULL}, log[LOG_ROOM];
     char key[ZR_SERVICE_KEY_BYTES];
@@ -470,6 +473,8 @@ static zr_result stop_one(int fd)
     struct zr_service_message message = zr_service_message_of(ZR_SERVICE_STOP), answer;
     struct zr_service_packet none;
     zr_result result = zr_service_ask(fd, &message, &answer);
+    if (result == ZR_OK && answer.words[0])
+        zr_tool_log("service: %s", answer.words);
     if (result == ZR_OK && zr_service_receive(fd, &none, END_NS) == ZR_ERR_TIMEOUT)
         result = zr_fail(ZR_ERR_TIMEOUT,
                          "zrd, process %" PRId32 ", has not exited yet: end it with `kill -9 %" PRId32 "`",
@@ -498,17 +503,20 @@ static int stop(int argc, char **argv)
     return zr_tool_fail(result);
 }
 
+static int keep(int argc, char **argv)
+{
+    return zr_tool_service_keep(argc, argv, help);
+}
+
 int zr_tool_service(int argc, char **argv)
 {
     static struct {
         const char *name;
         int (*run)(int argc, char **argv);
         char whole[16]; /* the command's name in messages */
-    } commands[] = {{"start", start, "service start"},
-                    {"stop", stop, "service stop"},
-                    {"status", show_status, "service status"},
-                    {"limit", limit, "service limit"},
-                    {"drain", drain, "service drain"}};
+    } commands[] = {{"start", start, "service start"},         {"stop", stop, "service stop"},
+                    {"status", show_status, "service status"}, {"limit", limit, "service limit"},
+                    {"drain", drain, "service drain"},         {"keep", keep, "service keep"}};
     for (size_t i = 0; argc > 1 && i < sizeof commands / sizeof *commands; i++)
         if (strcmp(argv[1], commands[i].name) == 0) {
             argv[1] = commands[i].whole;
@@ -519,6 +527,7 @@ int zr_tool_service(int argc, char **argv)
     int code = zr_tool_parse(&arguments, argc, argv);
     if (code >= 0)
         return code;
-    zr_tool_log("service: a command is missing: start, stop, status, limit or drain; see zr service --help");
+    zr_tool_log(
+        "service: a command is missing: start, stop, status, limit, drain or keep; see zr service --help");
     return ZR_TOOL_USAGE;
 }

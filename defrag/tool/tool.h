@@ -44,6 +44,9 @@ int zr_tool_service(int argc, char **argv);
  * ZR_ERR_UNAVAILABLE: none serves; ZR_ERR_INVALID: no such device. */
 zr_result zr_tool_service_need(bool start, const char *device);
 
+/* `zr service keep`; `help` is that of `zr service`. Returns an exit code. */
+int zr_tool_service_keep(int argc, char **argv, const char *help);
+
 /* Whether this version of zr has the subcommand. */
 bool zr_tool_has(const char *name);
 /* `zr manual [SUBCOMMAND]` prints a troff page made of the help, `zr manual ZR_CONF` one of the options of

@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "alloc/backend/backend.h"
+#include "alloc/keep/zr_keep.h"
 #include "alloc/service/client/client.h"
 #include "alloc/zr.h"
 
@@ -196,6 +197,47 @@ static const char *split(void)
     return start_arena();
 }
 
+/* ---- Kept memory --------------------------------------------------------------------------------------- */
+
+static zr_keep *keep;
+static const struct zr_keep_name shard = {"run/shard", 77};
+
+/* A generation, whose number is in each of its words. */
+static const char *step(void)
+{
+    uint64_t generation;
+    void *words;
+    if (zr_keep_begin(keep, &generation) != ZR_OK || zr_keep_write(keep, 0, &words) != ZR_OK)
+        return zr_last_error();
+    for (size_t i = 0; i < 1 << 20; i++)
+        ((uint64_t *)words)[i] = generation;
+    return zr_keep_commit(keep) == ZR_OK ? NULL : zr_last_error();
+}
+
+/* A segment with a tensor of 8 MiB in place. */
+static const char *start_keeping(void)
+{
+    uint32_t tensor;
+    const struct zr_keep_options options = {.name = shard.name, .token = shard.token, .bytes = 8 << 20};
+    const struct zr_keep_tensor whole = {.name = "whole", .bytes = 8 << 20, .mode = ZR_KEEP_IN_PLACE};
+    return zr_keep_create(&keep, &options) == ZR_OK && zr_keep_tensor_create(keep, &whole, &tensor) == ZR_OK
+               ? step()
+               : zr_last_error();
+}
+
+/* Goes on with the segment of a dead process, whose last generation is `number`. */
+static const char *go_on(uint64_t number, uint64_t token)
+{
+    struct zr_keep_view view;
+    if (zr_keep_open(&keep, &(struct zr_keep_name){shard.name, token}, ZR_KEEP_WRITE) != ZR_OK ||
+        zr_keep_read(keep, 0, &view) != ZR_OK)
+        return zr_last_error();
+    for (size_t i = 0; i < 1 << 20; i++)
+        if (((const uint64_t *)view.address)[i] != number)
+            return "kept bytes were lost";
+    return step();
+}
+
 static const char *obey(const char *order)
 {
     unsigned long long number = 0, second = 0;
@@ -215,6 +257,12 @@ static const char *obey(const char *order)
                 return "bytes were lost";
         return NULL;
     }
+    if (strcmp(order, "keep") == 0)
+        return start_keeping();
+    if (strcmp(order, "step") == 0)
+        return step();
+    if (sscanf(order, "go on after %llu with %llu", &number, &second) == 2)
+        return go_on(number, second);
     if (strcmp(order, "share") == 0)
         return share();
     if (strcmp(order, "fork") == 0)

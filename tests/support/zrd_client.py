@@ -25,7 +25,7 @@ CARD = {"LD_LIBRARY_PATH": EMULATOR, "ZR_EMULATOR_SHARED": path("card"), "ZR_EMU
 UUID = "e0e1e2e3-e4e5-e6e7-e8e9-eaebecedee00"
 FORM = struct.Struct("<IHHII14Qi5I16s48s328s")
 KINDS = ("none hello file adopt lease return given listen plan turn claim idle status limit drain stop welcome done granted "
-         "later refused client reclaim yield inquire ended").split()
+         "later refused client reclaim yield inquire ended keep_create keep_open keep_list keep_drop keep_adopt kept").split()
 FIELDS = ("magic version kind result flags serial bytes held_bytes peak_bytes resident_bytes hard_bytes soft_bytes count "
           "plan_base_bytes plan_peak_bytes claim_bytes turn idle_bytes reclaim_ns pid shares within_ms files_count run run_count program group words").split()
 MAGIC, VERSION, LISTENS = 0x2E64727A, 3, 128

@@ -15,7 +15,7 @@ from zrtest import BUILD, done, note, ok, same
 # From top to bottom. A file belongs to the longest of these that its path begins with.
 ROOMS = ["zero/train", "zero/text", "zero/checkpoint", "zero/plan", "zero/step", "zero/engine", "zero/file_io", "zero/compress", "zero/model", "zero/comm", "zero/launch",
          "defrag/tool", "defrag/report", "alloc/rehearse", "alloc/preload", "defrag/replay", "defrag/learn", "defrag/pack", "defrag/trace",
-         "kernels", "alloc/service/server", "alloc/heap", "alloc/pool", "alloc/front", "alloc/service/client", "alloc/telemetry", "alloc/plan",
+         "kernels", "alloc/service/server", "alloc/keep", "alloc/heap", "alloc/pool", "alloc/front", "alloc/service/client", "alloc/telemetry", "alloc/plan",
          "alloc/core", "alloc/backend",
          "alloc/base"]
 # The most files of a module that use one another in a circle. A driver's calls are one state under one lock: inside.h has its parts.

@@ -714,7 +714,7 @@ def check_programs():
     ok(wait_for(lambda: lent() == 0), "and leaves nothing behind")
 
 
-same((FORM.size, KINDS.index("ended")), (544, len(KINDS) - 1), "the protocol as the header has it")
+same((FORM.size, KINDS.index("kept")), (544, len(KINDS) - 1), "the protocol as the header has it")
 same((constant("ZR_SERVICE_MAGIC"), constant("ZR_SERVICE_VERSION")), (MAGIC, VERSION), "and its first words")
 check_alone()
 check_faults()

@@ -146,6 +146,7 @@ ENDERS = re.compile(r"""abort|v?errx?|error|error_at_line|exit|_exit|_Exit|quick
 # zr_assert_handler_set() makes a value.
 ENDS = {
     "alloc/base/error.o": {"abort": "zr_assert_failed(): zr's own records are damaged, and no handler is set"},
+    "alloc/keep/segment.o": {"kill": "itself, where ZR_FAULT=kept asks for it"},
     "alloc/preload/start.o": {"_exit": "ZR_CONF=limit is below what malloc needs to start", "abort": "a block of the preloaded malloc is freed twice, or operator new fails without a C++ library that throws"},
     "alloc/preload/usage.o": {"kill": "signal 0: does the process live?"},
     "alloc/preload/cuda/paths.o": {"_exit": "zr run --strict asked for the end"},
@@ -247,7 +248,7 @@ def check_alloc():
     ok(not bad, "alloc/ needs nothing of malloc's family, no stream and no exit")
 
 
-PUBLIC = {"libzr.so": ["alloc/zr.h", "defrag/zr_defrag.h"],
+PUBLIC = {"libzr.so": ["alloc/zr.h", "alloc/keep/zr_keep.h", "defrag/zr_defrag.h"],
           "libzr_zero.so": ["zero/zr_zero.h", "zero/comm/zr_comm.h", "zero/launch/zr_launch.h", "kernels/zr_kernels.h"]}
 
 

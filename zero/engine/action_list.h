@@ -58,6 +58,8 @@ enum zr_action_kind {
     ZR_ACTION_LAND,        /* wait for the delayed update of the last step, and publish it */
     ZR_ACTION_HAND_OVER,   /* start the thread of a delayed update */
     ZR_ACTION_AWAIT,       /* wait for speculative updates of state in a file */
+    ZR_ACTION_DECIDE,      /* kept memory: the step will be finished, also after the loss of a rank */
+    ZR_ACTION_COMMIT,      /* kept memory: the step is complete */
     ZR_ACTION_UNDO,        /* undo speculative updates that assumed other arguments */
     ZR_ACTION_KINDS
 };

@@ -3,6 +3,7 @@
 
 #include "zero/engine/compression.h"
 #include "zero/engine/gradients.h"
+#include "zero/engine/kept.h"
 #include "zero/engine/meter.h"
 #include "zero/engine/momentum.h"
 #include "zero/engine/onebit.h"
@@ -81,6 +82,8 @@ zr_result zr_engine_actions_make(struct zr_engine *engine)
     zr_result result = engine->options.offload.delayed ? zr_engine_delay(engine, step) : ZR_OK;
     if (engine->speculation.worker)
         zr_actions_change(step, engine->speculation.kind->step);
+    if (engine->kept.record)
+        zr_actions_change(step, &zr_engine_kept_step);
     return result == ZR_OK ? step->result : result;
 }
 
@@ -307,6 +310,12 @@ zr_result zr_engine_act(struct zr_engine_run *run, const struct zr_action *actio
         return read_weight(run);
     case ZR_ACTION_SETTLE:
         return settle(run);
+    case ZR_ACTION_DECIDE:
+        zr_engine_kept_decide(run);
+        return ZR_OK;
+    case ZR_ACTION_COMMIT:
+        zr_engine_kept_commit(engine);
+        return ZR_OK;
     case ZR_ACTION_HAND_OVER:
         return zr_engine_delayed_start(engine, &run->update);
     case ZR_ACTION_COUNT: {

@@ -6,6 +6,7 @@
 
 #include "zero/engine/compression.h"
 #include "zero/engine/gradients.h"
+#include "zero/engine/kept.h"
 #include "zero/engine/parameter_tier.h"
 #include "zero/engine/offload.h"
 #include "zero/engine/onebit.h"
@@ -35,6 +36,7 @@ static zr_result open_store(struct zr_engine *engine, struct zr_state_tier *tier
                                          .more_memory_bytes = engine->gradient_file.pipeline.buffers_count *
                                                               engine->gradient_file.slot_bytes,
                                          .simulated = engine->simulated,
+                                         .kept = o->kept,
                                          .twice_bytes = o->offload.speculative_bytes});
 }
 
@@ -68,19 +70,26 @@ static zr_result take_pools(struct zr_engine *engine)
     zr_result result = ZR_OK;
     for (unsigned t = 0; t < engine->tiers_count && result == ZR_OK; t++) {
         struct zr_state_tier *tier = &engine->tiers[t];
-        result = zr_take(tier->arena, ZR_TAG_PARAM, tier->parameters_elements, engine->parameter_bytes,
-                         (void **)&tier->parameters);
+        result = zr_kept_pool_take(o->kept,
+                                   &(struct zr_kept_pool){tier->arena, "parameters", ZR_TAG_PARAM,
+                                                          tier->parameters_elements, engine->parameter_bytes},
+                                   &tier->parameters);
     }
     if (result == ZR_OK)
         find_parameters(engine);
     for (unsigned t = engine->tiers_count; t-- > 0 && result == ZR_OK;) {
         struct zr_state_tier *tier = &engine->tiers[t];
-        result = zr_take(tier->arena, ZR_TAG_GRAD, tier->gradients_elements, engine->gradient_bytes,
-                         (void **)&tier->gradients);
+        result = zr_kept_pool_take(o->kept,
+                                   &(struct zr_kept_pool){tier->arena, "gradients", ZR_TAG_GRAD,
+                                                          tier->gradients_elements, engine->gradient_bytes},
+                                   &tier->gradients);
     }
     for (unsigned t = engine->tiers_count; t-- > 0 && result == ZR_OK;) {
         struct zr_state_tier *tier = &engine->tiers[t];
-        result = zr_take(tier->arena, ZR_TAG_GRAD, tier->sums_elements, sizeof(float), (void **)&tier->sums);
+        result = zr_kept_pool_take(
+            o->kept,
+            &(struct zr_kept_pool){tier->arena, "sums", ZR_TAG_GRAD, tier->sums_elements, sizeof(float)},
+            &tier->sums);
     }
     for (size_t u = 0; u < engine->layout.units_count && result == ZR_OK; u++)
         zr_engine_drop_gradients(engine, u);
@@ -109,6 +118,8 @@ static zr_result take_pools(struct zr_engine *engine)
         result = zr_engine_speculation_open(engine);
     if (result == ZR_OK)
         result = zr_engine_compression_open(engine);
+    if (result == ZR_OK)
+        result = zr_engine_kept_open(engine);
     if (result == ZR_OK)
         result = zr_engine_actions_make(engine);
     if (result == ZR_OK && !engine->simulated)
@@ -259,6 +270,7 @@ static zr_result clear_pools(struct zr_engine *engine)
  * precision a rank rounds its own masters, and the other ranks send the other parts of whole parameters. */
 static zr_result initialise(struct zr_engine *engine)
 {
+    zr_engine_kept_invalidate(engine);
     zr_result result = clear_pools(engine);
 
     zr_engine_start_scaling(engine);
@@ -341,6 +353,7 @@ zr_result zr_engine_create(zr_engine **out, const struct zr_engine_options *opti
 {
     struct zr_engine_options own;
     struct zr_engine *engine;
+    bool held;
 
     if (out)
         *out = NULL;
@@ -382,7 +395,9 @@ zr_result zr_engine_create(zr_engine **out, const struct zr_engine_options *opti
     if (result != ZR_OK)
         goto unwind;
     number_segments(engine);
-    result = initialise(engine);
+    result = zr_engine_kept_find(engine, &held);
+    if (result == ZR_OK)
+        result = held ? zr_engine_kept_recover(engine) : initialise(engine);
     if (result == ZR_OK)
         result = zr_engine_synchronize(engine);
     if (result == ZR_OK)
@@ -412,6 +427,7 @@ void zr_engine_destroy(zr_engine *engine)
             zr_drop(arena, &engine->units[u].gathered);
         }
     }
+    zr_engine_kept_close(engine);
     zr_engine_actions_end(engine);
     zr_engine_compression_close(engine);
     zr_drop(host_arena, &engine->small_squares);
@@ -426,14 +442,19 @@ void zr_engine_destroy(zr_engine *engine)
     zr_engine_offload_close(engine);
     zr_drop(arena, &engine->versions.pool);
     for (unsigned t = 0; t < engine->tiers_count; t++) {
-        zr_drop(engine->tiers[t].arena, &engine->tiers[t].sums);
-        zr_drop(engine->tiers[t].arena, &engine->tiers[t].gradients);
-        zr_drop(engine->tiers[t].arena, &engine->tiers[t].parameters);
+        zr_kept_pool_drop(engine->options.kept, engine->tiers[t].arena, &engine->tiers[t].sums);
+        zr_kept_pool_drop(engine->options.kept, engine->tiers[t].arena, &engine->tiers[t].gradients);
+        zr_kept_pool_drop(engine->options.kept, engine->tiers[t].arena, &engine->tiers[t].parameters);
     }
     zr_drop(host_arena, &engine->units);
     if (engine->layout.units)
         zr_layout_end(&engine->layout);
     zr_drop(host_arena, &engine);
+}
+
+bool zr_engine_recovered(const zr_engine *engine)
+{
+    return engine && engine->recovered;
 }
 
 enum zr_optimizer_kind zr_engine_optimizer(const zr_engine *engine)

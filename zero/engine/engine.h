@@ -125,7 +125,7 @@ struct zr_unit_state {
     bool adds;                           /* gradient_task adds to the sum instead of overwriting it */
     zr_ticket gradient_copy;             /* ticket of engine->copies: copy to the host in progress */
 
-    size_t gradients_at, sums_at; /* offsets in the tier's pools, in elements */
+    size_t gradients_at, sums_at; /* offsets in the tier's pools, in elements; SIZE_MAX: no sums there */
 
     size_t first_segment; /* index of the unit's first segment on this rank; see zr_engine_segment() */
 };
@@ -236,6 +236,15 @@ struct zr_parameter_file {
     struct zr_comm_clock *clock; /* NULL: none */
 };
 
+/* State that outlives the process; see kept.h. Zeros: none. */
+struct zr_kept {
+    struct zr_kept_record *record; /* in `block`; NULL: none, or a dry run */
+    void *block;
+    char *log;
+    uint64_t layout;        /* hash of what the memory contains */
+    struct zr_actions redo; /* the rest of a step, after a restart */
+};
+
 /* Sums of gradients by matrices of low rank; see low_rank.h. Zeros: none. */
 struct zr_low_rank {
     struct zr_low_rank_unit *units; /* [units_count] */
@@ -300,6 +309,8 @@ struct zr_engine {
     struct zr_delayed delayed;                   /* only with offload.delayed */
     struct zr_speculation speculation;           /* only with offload.speculative_bytes */
     struct zr_versions versions;
+    struct zr_kept kept;
+    bool recovered;                          /* the contents of options.kept were continued */
     struct zr_actions step;                  /* the end of a step */
     struct zr_compression_state compression; /* see compression.h */
     struct zr_meter meter;

@@ -1,6 +1,6 @@
 /* engine_check.c: checks of the engine's options and of the order of its calls. A call that is invalid at one
  * stage is refused at every stage, so that a program that runs at one stage runs at all. */
-#include "zero/engine/engine.h"
+#include "zero/engine/kept.h"
 
 #include <float.h>
 #include <inttypes.h>
@@ -419,5 +419,7 @@ zr_result zr_engine_check_options(const struct zr_engine_options *options)
         result = check_offload_host_invisible(options);
     if (result == ZR_OK)
         result = check_compression(options);
+    if (result == ZR_OK)
+        result = zr_engine_kept_check(options);
     return result == ZR_OK ? check_parameters(options) : result;
 }

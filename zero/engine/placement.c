@@ -138,16 +138,18 @@ static void place_gradients(struct zr_engine *engine)
         unsigned steps = steps_kind(engine, &plan, u);
         state->path = paths[plan.shards][ranks_kind(engine, u)][steps];
         state->place = gradient_place(engine, &plan, u);
-        state->take_sums = plan.pools ? NULL : sums[plan.shards][steps];
-        state->input_bytes = plan.pools || state->take_sums ? sizeof(float) : engine->gradient_bytes;
+        /* Kept memory has pools only. */
+        const bool pooled = plan.pools || (engine->options.kept && sums[plan.shards][steps]);
+        state->take_sums = pooled ? NULL : sums[plan.shards][steps];
+        state->input_bytes = pooled || state->take_sums ? sizeof(float) : engine->gradient_bytes;
         state->kept_elements = plan.shards ? unit->shard_elements : unit->padded_elements;
         state->reduced_at = plan.shards ? 0 : engine->rank * unit->shard_elements;
         if (state->steps == 0)
             continue;
         state->gradients_at = tier->gradients_elements;
-        state->sums_at = tier->sums_elements;
-        tier->sums_elements += plan.pools ? unit->shard_elements : 0;
-        if (state->place->home && !(plan.pools && plan.shards)) /* shards are summed in their pool of sums */
+        state->sums_at = pooled ? tier->sums_elements : SIZE_MAX;
+        tier->sums_elements += pooled ? unit->shard_elements : 0;
+        if (state->place->home && !(pooled && plan.shards)) /* shards are summed in their pool of sums */
             tier->gradients_elements += state->kept_elements;
     }
 }

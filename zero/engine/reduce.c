@@ -24,7 +24,8 @@
 void zr_engine_set_kept(struct zr_engine *engine, size_t unit, void *kept)
 {
     struct zr_unit_state *state = &engine->units[unit];
-    float *sums = state->tier->sums ? state->tier->sums + state->sums_at : state->sum_shard;
+    float *sums = state->tier->sums && state->sums_at < SIZE_MAX ? state->tier->sums + state->sums_at
+                                                                 : state->sum_shard;
     state->kept = kept;
     state->reduced = sums ? (struct zr_numbers){sums, ZR_PRECISION_FP32}
                           : (struct zr_numbers){kept, engine->options.precision};

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "zero/comm/take.h"
+#include "zero/engine/kept.h"
 
 /* Elements of all units before `unit`, in any store; `unit` may be the number of units. */
 static size_t elements_before(const struct zr_state_store_options *options, size_t unit)
@@ -37,9 +38,9 @@ static size_t offset_of(const struct zr_state_store *store, size_t unit)
 static void memory_close(struct zr_state_store *store)
 {
     for (unsigned s = ZR_SLOTS_MAX; s-- > 0;)
-        zr_drop(store->options.arena, &store->slots[s]);
+        zr_kept_pool_drop(store->options.kept, store->options.arena, &store->slots[s]);
     zr_drop(store->options.host_arena, &store->slots_at);
-    zr_drop(store->options.arena, &store->master);
+    zr_kept_pool_drop(store->options.kept, store->options.arena, &store->master);
 }
 
 /* The place of each unit's blocks in the slots. */
@@ -65,14 +66,18 @@ static zr_result memory_open(struct zr_state_store *store)
     const struct zr_state_store_options *o = &store->options;
     zr_result result = ZR_OK;
     if (o->master)
-        result = zr_take(o->arena, ZR_TAG_MASTER, store->elements, sizeof(float), (void **)&store->master);
+        result = zr_kept_pool_take(
+            o->kept,
+            &(struct zr_kept_pool){o->arena, "masters", ZR_TAG_MASTER, store->elements, sizeof(float)},
+            &store->master);
     if (result == ZR_OK)
         result = place_slots(store);
     for (unsigned s = 0; s < ZR_SLOTS_MAX && result == ZR_OK; s++)
-        result =
-            zr_name_call(zr_take_block(o->arena, ZR_TAG_OPTIMIZER, store->slots_at[o->layout->units_count][s],
-                                       1, (void **)&store->slots[s]),
-                         __func__, o->layout->units[0].optimizer->slots[s].name);
+        result = zr_kept_pool_take(
+            o->kept,
+            &(struct zr_kept_pool){o->arena, o->layout->units[0].optimizer->slots[s].name, ZR_TAG_OPTIMIZER,
+                                   store->slots_at[o->layout->units_count][s], 1},
+            &store->slots[s]);
     return result;
 }
 

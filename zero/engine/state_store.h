@@ -34,7 +34,8 @@ struct zr_state_store_options {
     zr_arena *host_arena; /* for records */
     /* NULL: a memory store. Must outlive the store. Its buffers are in `arena`, tag offload. */
     const struct zr_offload_file *file;
-    bool simulated; /* no file; only sizes and transfers are counted */
+    bool simulated;                    /* no file; only sizes and transfers are counted */
+    const struct zr_kept_memory *kept; /* memory store only: memory of the state; NULL: `arena` */
     /* File store only: limit in bytes for units with a second place in the file, from the last unit on,
      * except units shared by pipeline ranks. 0: none. See zr_state_file_begin_ahead(). */
     uint64_t twice_bytes;

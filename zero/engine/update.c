@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "zero/engine/actions.h"
+#include "zero/engine/kept.h"
 #include "zero/engine/offload.h"
 #include "zero/engine/parameter_tier.h"
 
@@ -225,15 +226,20 @@ zr_result zr_engine_update_unit(struct zr_engine_run *run, size_t unit)
     struct zr_window window = {.count = 0};
     size_t count = run->owned.to - run->owned.from;
     zr_result result = ZR_OK;
+    size_t max = zr_engine_kept_window(engine);
     run->changed = true;
-    for (size_t at = 0; result == ZR_OK && at < count; at += window.count) {
-        window = (struct zr_window){.from = at, .count = count - at};
+    for (size_t at = zr_engine_kept_begin(engine, unit); result == ZR_OK && at < count; at += window.count) {
+        window = (struct zr_window){.from = at, .count = max > 0 && count - at > max ? max : count - at};
         if (run->open)
             result = run->open(engine, unit, &run->owned, &window);
+        if (result == ZR_OK)
+            result = zr_engine_kept_log(run, unit, at, window.count);
         if (result == ZR_OK)
             result = update_window(run, unit, &window);
         if (result == ZR_OK && run->close)
             result = run->close(engine, unit, &run->owned, &window);
+        if (result == ZR_OK)
+            zr_engine_kept_note(engine, unit, at + window.count);
     }
     return result;
 }

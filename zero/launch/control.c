@@ -17,12 +17,25 @@
 #define FIRST_PIECE (UINT32_MAX - 15)
 
 enum { CONTROL_GRANULE_BYTES = 64 << 10 };
+enum { DRAINED_FDS = 64 }; /* descriptors of one message; the kernel closes what exceeds it */
 
 zr_result zr_local_control_backend(struct zr_local_control *control)
 {
     return zr_backend_host_create(
         &control->backend,
         &(struct zr_host_options){.granule_bytes = CONTROL_GRANULE_BYTES, .small_pages = true});
+}
+
+static void clear_ranks(struct zr_local_world *local)
+{
+    memset(local->ranks, 0, local->world * sizeof *local->ranks);
+    /* Counters start near their maximum, so that every run wraps them. */
+    for (unsigned i = 0; i < local->world * ZR_LOCAL_RINGS; i++) {
+        struct zr_local_ring *ring = &local->ranks[i / ZR_LOCAL_RINGS].rings[i % ZR_LOCAL_RINGS];
+        atomic_store(&ring->posted, FIRST_PIECE + i % 3); /* different start values within a group */
+        atomic_store(&ring->host_posted, FIRST_PIECE + i % 5);
+        atomic_store(&ring->lent, FIRST_PIECE);
+    }
 }
 
 zr_result zr_local_control_make(struct zr_local_control *control, unsigned world)
@@ -47,14 +60,23 @@ zr_result zr_local_control_make(struct zr_local_control *control, unsigned world
     control->local = memset(block, 0, bytes);
     control->local->world = world;
     control->local->spins = world <= machine.cores_count;
-    /* Counters start near their maximum, so that every run wraps them. */
-    for (unsigned i = 0; i < world * ZR_LOCAL_RINGS; i++) {
-        struct zr_local_ring *ring = &control->local->ranks[i / ZR_LOCAL_RINGS].rings[i % ZR_LOCAL_RINGS];
-        atomic_store(&ring->posted, FIRST_PIECE + i % 3); /* different start values within a group */
-        atomic_store(&ring->host_posted, FIRST_PIECE + i % 5);
-        atomic_store(&ring->lent, FIRST_PIECE);
-    }
+    clear_ranks(control->local);
     return ZR_OK;
+}
+
+void zr_local_control_restart(struct zr_local_world *local)
+{
+    int32_t pids[ZR_MAX_WORLD];
+    for (unsigned r = 0; r < local->world; r++)
+        pids[r] = atomic_load(&local->ranks[r].pid);
+    clear_ranks(local);
+    for (unsigned r = 0; r < local->world; r++)
+        atomic_store(&local->ranks[r].pid, pids[r]);
+    atomic_store(&local->turn, 0);
+    atomic_store(&local->first_message, 0);
+    atomic_store(&local->said, 0);
+    atomic_store(&local->out_of_step, false);
+    atomic_store(&local->abort, 0);
 }
 
 void zr_local_control_end(struct zr_local_control *control)
@@ -99,6 +121,32 @@ void zr_local_sockets_close(struct zr_local_sockets *sockets)
             close(sockets->outbox[r]);
     }
     zr_local_sockets_clear(sockets);
+}
+
+void zr_local_sockets_drain(const struct zr_local_sockets *sockets)
+{
+    union {
+        struct cmsghdr header;
+        char bytes[CMSG_SPACE(DRAINED_FDS * sizeof(int))];
+    } control;
+    char byte;
+    int fds[DRAINED_FDS];
+    for (unsigned r = 0; r < ZR_MAX_WORLD; r++)
+        while (sockets->inbox[r] >= 0) {
+            struct iovec data = {.iov_base = &byte, .iov_len = 1};
+            struct msghdr message = {.msg_iov = &data,
+                                     .msg_iovlen = 1,
+                                     .msg_control = control.bytes,
+                                     .msg_controllen = sizeof control.bytes};
+            if (recvmsg(sockets->inbox[r], &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC) < 0)
+                break;
+            for (struct cmsghdr *part = CMSG_FIRSTHDR(&message); part; part = CMSG_NXTHDR(&message, part)) {
+                size_t bytes = part->cmsg_len - CMSG_LEN(0);
+                memcpy(fds, CMSG_DATA(part), bytes);
+                for (size_t i = 0; i < bytes / sizeof(int); i++)
+                    close(fds[i]);
+            }
+        }
 }
 
 /* ---- The end of a run ---------------------------------------------------------------------------------- */

@@ -137,6 +137,7 @@ struct zr_local_rank {
     _Atomic bool ended; /* the launcher has reaped the process */
     _Atomic bool busy;  /* a save is in progress */
     _Atomic int32_t pid;
+    _Atomic uint32_t rejoins; /* the restart that this rank waits for in zr_local_rejoin() */
     /* The current status is status[statuses % 2], so a rank that dies while it writes one leaves the
      * previous one intact. */
     char status[2][ZR_LOCAL_STATUS_BYTES]; /* the last byte is always 0 */
@@ -161,6 +162,13 @@ struct zr_local_world {
     _Atomic uint32_t said;          /* 1: the first message has been printed */
     _Atomic bool out_of_step;       /* the ranks are out of step, which no launcher reports */
 
+    /* Restarts after the loss of a rank; only these fields and the requests survive one. */
+    _Atomic uint32_t restarts;
+    _Atomic bool restarting;        /* `abort` does not end the run; set before abort, reset after
+                                     * restarts has advanced */
+    _Atomic uint64_t lost_ns;       /* time at which the launcher saw the loss */
+    _Atomic uint64_t restart_point; /* see zr_local_set_restart_point() */
+
     /* Exchange of ring descriptors: the rank whose turn it is to send. */
     _Alignas(64) _Atomic uint32_t turn; /* attempt * world + rank */
 
@@ -183,6 +191,8 @@ struct zr_local_control {
 zr_result zr_local_control_backend(struct zr_local_control *control);
 zr_result zr_local_control_make(struct zr_local_control *control, unsigned world);
 void zr_local_control_end(struct zr_local_control *control);
+/* Prepares the control block for the next communicators after the loss of a rank. No rank uses it. */
+void zr_local_control_restart(struct zr_local_world *local);
 
 /* Sockets for the exchange of rings: an inbox and an outbox per rank; -1: not held by this process. */
 struct zr_local_sockets {
@@ -191,6 +201,8 @@ struct zr_local_sockets {
 void zr_local_sockets_clear(struct zr_local_sockets *sockets);
 zr_result zr_local_sockets_make(struct zr_local_sockets *sockets, unsigned world);
 void zr_local_sockets_close(struct zr_local_sockets *sockets);
+/* Discards messages that no rank has received. */
+void zr_local_sockets_drain(const struct zr_local_sockets *sockets);
 
 /* Message for a rank whose process has lost its launcher, in a run with one launcher per rank. `out` has
  * ZR_LOCAL_REASON_BYTES. */
@@ -213,10 +225,12 @@ zr_result zr_local_out_of_step(struct zr_local_world *local, unsigned rank);
 /* launch.c: the ranks that one launcher forks: all ranks of a run, or one rank. */
 struct zr_local_part {
     struct zr_local_control control;
-    struct zr_local_sockets sockets; /* the launcher closes them after the forks */
+    struct zr_local_sockets sockets; /* the launcher closes them after the forks, or after the run if it may
+                                      * fork more ranks */
     unsigned first, count;           /* ranks to fork */
-    int links[ZR_MAX_WORLD];         /* connections to the launchers of other ranks, or -1; used only with
-                                      * elsewhere() */
+    int door[2]; /* of the holder of kept memory: the launcher's end, and the end that ranks inherit */
+    int links[ZR_MAX_WORLD]; /* connections to the launchers of other ranks, or -1; used only with
+                              * elsewhere() */
     /* Called in every iteration of the watch; false: ranks of other launchers still need this launcher. NULL:
      * no other launchers. */
     bool (*elsewhere)(struct zr_local_part *part);
@@ -245,6 +259,7 @@ struct zr_local_birth {
     const struct zr_local_sockets *sockets;
     const sigset_t *before;
     pid_t launcher;
+    int door; /* the launcher's, for kept memory; -1: none */
     unsigned rank;
     bool alone; /* the launcher has only this rank; other ranks have other launchers (join.c) */
 };

@@ -4,10 +4,12 @@
  * The launcher sleeps until a signal arrives, a rank exits, or a deadline passes. */
 #define _GNU_SOURCE
 #include <errno.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -16,14 +18,16 @@
 #include "alloc/base/system/file.h"
 #include "alloc/base/system/os.h"
 #include "alloc/base/option.h"
+#include "alloc/keep/holder.h"
 #include "zero/launch/control.h"
 
 #define MS_NS          1000000ull
-#define LATE_NS        (10 * MS_NS)   /* a launcher that wakes later than this was starved of CPU */
-#define TICK_NS        (100 * MS_NS)  /* maximum sleep: requests may also arrive through a rank */
-#define GRACE_NS       (300 * MS_NS)  /* time from ending the run to killing its ranks */
-#define DEADLINE_NS    (1500 * MS_NS) /* time from a request to the end of the run */
-#define SAVED_NS       (500 * MS_NS)  /* time from the end of a save to the end of the run */
+#define LATE_NS        (10 * MS_NS)     /* a launcher that wakes later than this was starved of CPU */
+#define TICK_NS        (100 * MS_NS)    /* maximum sleep: requests may also arrive through a rank */
+#define GRACE_NS       (300 * MS_NS)    /* time from ending the run to killing its ranks */
+#define DEADLINE_NS    (1500 * MS_NS)   /* time from a request to the end of the run */
+#define SAVED_NS       (500 * MS_NS)    /* time from the end of a save to the end of the run */
+#define REJOIN_NS      (600000 * MS_NS) /* default time for surviving ranks to rejoin */
 #define SILENCE_FACTOR 3 /* tolerated silence, in multiples of the longest silence in earlier steps */
 #define SILENCE_MIN_NS (5000 * MS_NS) /* minimum tolerated silence, for a busy machine */
 /* Two signals within this time count as one: timeout(1) and shells signal the process and its group.
@@ -39,6 +43,7 @@ struct launcher {
     unsigned alive;               /* forked ranks that have not been reaped */
     bool running[ZR_MAX_WORLD];
 
+    struct zr_kept_holder holder; /* of the ranks' kept memory */
     sigset_t signals, mask_before;
     struct sigaction child_before;
 
@@ -60,6 +65,9 @@ struct launcher {
     bool ending, killed;                 /* the run is being ended / SIGKILL has been sent */
     bool speaks;                         /* this launcher ended the run, so its message counts */
     uint64_t kill_ns;                    /* time of SIGKILL; valid if ending */
+    unsigned restarts;                   /* begun so far */
+    bool restarting;                     /* a rank was lost; the survivors are to rejoin */
+    uint64_t rejoin_ns;                  /* time at which ranks that have not rejoined are killed */
     bool forced;                         /* a request, not a failure, ended the run */
     char failure[ZR_LOCAL_REASON_BYTES]; /* message about a failed rank, printed at the end unless all
                                           * ranks failed alike */
@@ -90,8 +98,13 @@ static void end_ranks(struct launcher *launcher, zr_result why, const char *reas
         return;
     launcher->ending = true;
     launcher->kill_ns = launcher->now_ns + GRACE_NS;
-    launcher->speaks = zr_local_end(
-        launcher->local, &(struct zr_local_end){ZR_LOCAL_BY_LAUNCHER, launcher->part->first, why, reason});
+    launcher->speaks =
+        launcher->restarting || /* the waits have ended already */
+        zr_local_end(launcher->local,
+                     &(struct zr_local_end){ZR_LOCAL_BY_LAUNCHER, launcher->part->first, why, reason});
+    launcher->restarting = false;
+    atomic_store(&launcher->local->restarting, false);
+    zr_word_wake_all(&launcher->local->restarts);
 }
 
 static void end_by_request(struct launcher *launcher, const char *why)
@@ -124,6 +137,24 @@ static void describe_place(const struct zr_local_rank *rank, char *out, size_t r
     snprintf(out, room_bytes, "%s%s", status[0] ? " at " : "", status);
 }
 
+/* Begins a restart, unless none is left. A rank that dies during a restart belongs to it. */
+static bool begin_restart(struct launcher *launcher, const char *reason)
+{
+    const struct zr_launch_options *options = launcher->options;
+    if (launcher->ending || (!launcher->restarting && launcher->restarts == options->max_restarts))
+        return false;
+    launcher->restarts += !launcher->restarting;
+    zr_local_log("%s; restart %u of %u replaces it", reason, launcher->restarts, options->max_restarts);
+    launcher->restarting = true;
+    launcher->rejoin_ns =
+        launcher->now_ns + (options->join_timeout_ns ? options->join_timeout_ns : REJOIN_NS);
+    atomic_store(&launcher->local->lost_ns, launcher->now_ns);
+    atomic_store(&launcher->local->restarting, true);
+    zr_local_end(launcher->local,
+                 &(struct zr_local_end){ZR_LOCAL_BY_LAUNCHER, launcher->part->first, ZR_ERR_PEER, reason});
+    return true;
+}
+
 static void rank_was_killed(struct launcher *launcher, unsigned rank, int signal_number)
 {
     struct zr_local_rank *dead = &launcher->local->ranks[rank];
@@ -135,6 +166,8 @@ static void rank_was_killed(struct launcher *launcher, unsigned rank, int signal
     describe_place(dead, place, sizeof(place));
     snprintf(reason, sizeof(reason), "rank %u (pid %d) was killed by signal %d (%s)%s", rank,
              (int)atomic_load(&dead->pid), signal_number, name ? name : "unknown", place);
+    if (begin_restart(launcher, reason))
+        return;
     zr_local_log("%s; the run ends%s", reason, hint);
     launcher->code = EXIT_SIGNAL + signal_number;
     end_ranks(launcher, ZR_ERR_PEER, reason);
@@ -211,7 +244,8 @@ static void take_signal(struct launcher *launcher, int signal_number)
     case SIGHUP:
         request_end(launcher, signal_number);
         break;
-    default: /* SIGCHLD: every iteration calls reap(). SIGPIPE: a closed stderr does not end the run. */
+    default: /* SIGCHLD, SIGIO: every iteration calls reap(). SIGPIPE: a closed stderr does not end the run.
+              */
         break;
     }
 }
@@ -312,7 +346,7 @@ static void keep_deadlines(struct launcher *launcher)
             end_in_time(launcher);
     }
     /* Another launcher of the run may have ended it. */
-    if (!launcher->ending && atomic_load(&launcher->local->abort) != 0) {
+    if (!launcher->ending && !launcher->restarting && atomic_load(&launcher->local->abort) != 0) {
         launcher->ending = true;
         launcher->kill_ns = now_ns + GRACE_NS;
     }
@@ -358,25 +392,6 @@ static bool other_launcher_is_late(const struct launcher *launcher)
            launcher->now_ns >= launcher->deadline_ns;
 }
 
-static void watch(struct launcher *launcher)
-{
-    struct zr_local_part *part = launcher->part;
-    while (launcher->alive > 0 ||
-           (part->elsewhere && !part->elsewhere(part) && !other_launcher_is_late(launcher))) {
-        uint64_t ns = time_to_sleep_ns(launcher);
-        launcher->wake_ns = launcher->now_ns + ns;
-        struct timespec limit = {.tv_sec = (time_t)(ns / 1000000000u), .tv_nsec = (long)(ns % 1000000000u)};
-        int signal_number = sigtimedwait(&launcher->signals, NULL, &limit);
-        begin_iteration(launcher);
-        if (signal_number > 0)
-            take_signal(launcher, signal_number);
-        reap(launcher);
-        if (part->elsewhere)
-            part->elsewhere(part);
-        keep_deadlines(launcher);
-    }
-}
-
 /* ---- Forking ------------------------------------------------------------------------------------------- */
 
 /* In the child: keeps only its own inbox. */
@@ -397,20 +412,45 @@ static void close_links(const struct zr_local_part *part)
             close(part->links[r]);
 }
 
+/* Opens the door of the holder of kept memory: a request there raises SIGIO, which watch() takes. */
+static zr_result open_door(struct zr_local_part *part)
+{
+    if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, part->door) != 0) {
+        part->door[0] = part->door[1] = -1;
+        return zr_fail(ZR_ERR_HOST_MEMORY, "no file descriptor is left for kept memory: raise `ulimit -n`");
+    }
+    fcntl(part->door[0], F_SETOWN, getpid());
+    fcntl(part->door[0], F_SETFL, O_ASYNC);
+    return ZR_OK;
+}
+
+static void close_door(struct launcher *launcher)
+{
+    for (unsigned i = 0; i < 2; i++)
+        if (launcher->part->door[i] >= 0)
+            close(launcher->part->door[i]);
+    zr_kept_holder_fini(&launcher->holder);
+}
+
+/* Forks the ranks that do not run. */
 static zr_result fork_ranks(struct launcher *launcher)
 {
     struct zr_local_part *part = launcher->part;
     pid_t self = getpid();
     for (unsigned r = part->first; r < part->first + part->count; r++) {
+        if (launcher->running[r])
+            continue;
         pid_t pid = zr_fault(ZR_FAULT_THREAD) ? -1 : fork();
         if (pid == 0) {
             close_other_inboxes(&part->sockets, r);
             close_links(part);
+            close(part->door[0]);
             zr_local_become_rank(&(struct zr_local_birth){.options = launcher->options,
                                                           .local = launcher->local,
                                                           .sockets = &part->sockets,
                                                           .before = &launcher->mask_before,
                                                           .launcher = self,
+                                                          .door = part->door[1],
                                                           .alone = part->elsewhere != NULL,
                                                           .rank = r});
         }
@@ -424,11 +464,73 @@ static zr_result fork_ranks(struct launcher *launcher)
     return ZR_OK;
 }
 
+/* ---- Restarts ------------------------------------------------------------------------------------------ */
+
+/* Whether all ranks that still run have rejoined. Ranks that are too late are killed, and replaced too. */
+static bool have_rejoined(struct launcher *launcher)
+{
+    struct zr_local_world *local = launcher->local;
+    bool late = launcher->now_ns >= launcher->rejoin_ns, all = true;
+    for (unsigned r = 0; r < launcher->options->world; r++) {
+        if (!launcher->running[r] || atomic_load(&local->ranks[r].rejoins) == launcher->restarts)
+            continue;
+        all = false;
+        if (late)
+            kill((pid_t)atomic_load(&local->ranks[r].pid), SIGKILL);
+    }
+    return all;
+}
+
+/* Forks the missing ranks and lets the others continue, once nobody uses the control block. */
+static void restart(struct launcher *launcher)
+{
+    struct zr_local_world *local = launcher->local;
+    if (!have_rejoined(launcher))
+        return;
+    zr_local_control_restart(local);
+    zr_local_sockets_drain(&launcher->part->sockets);
+    launcher->heartbeats = launcher->statuses = 0;
+    launcher->restarting = false;
+    atomic_store(&local->restarts, launcher->restarts);
+    atomic_store(&local->restarting, false);
+    zr_result result = fork_ranks(launcher);
+    zr_word_wake_all(&local->restarts);
+    if (result == ZR_OK)
+        return;
+    zr_local_log("%s", zr_last_error());
+    launcher->code = EXIT_MEMORY;
+    end_ranks(launcher, ZR_ERR_PEER, zr_last_error());
+}
+
+/* ---- The watch ----------------------------------------------------------------------------------------- */
+
+static void watch(struct launcher *launcher)
+{
+    struct zr_local_part *part = launcher->part;
+    while (launcher->alive > 0 || launcher->restarting ||
+           (part->elsewhere && !part->elsewhere(part) && !other_launcher_is_late(launcher))) {
+        uint64_t ns = time_to_sleep_ns(launcher);
+        launcher->wake_ns = launcher->now_ns + ns;
+        struct timespec limit = {.tv_sec = (time_t)(ns / 1000000000u), .tv_nsec = (long)(ns % 1000000000u)};
+        int signal_number = sigtimedwait(&launcher->signals, NULL, &limit);
+        begin_iteration(launcher);
+        if (signal_number > 0)
+            take_signal(launcher, signal_number);
+        reap(launcher);
+        zr_kept_holder_serve(&launcher->holder, part->door[0]);
+        if (part->elsewhere)
+            part->elsewhere(part);
+        if (launcher->restarting)
+            restart(launcher);
+        keep_deadlines(launcher);
+    }
+}
+
 /* Blocks signals until watch() takes them. Blocking also keeps a SIGINT that a shell's `&` has set to
  * ignored. */
 static void hold_signals(struct launcher *launcher)
 {
-    static const int taken[] = {SIGCHLD, SIGINT, SIGTERM, SIGUSR1, SIGQUIT, SIGPIPE};
+    static const int taken[] = {SIGCHLD, SIGINT, SIGTERM, SIGUSR1, SIGQUIT, SIGPIPE, SIGIO};
     struct sigaction hangup, standard = {.sa_handler = SIG_DFL};
     sigemptyset(&launcher->signals);
     for (size_t i = 0; i < sizeof(taken) / sizeof(*taken); i++)
@@ -472,12 +574,17 @@ int zr_local_watch_over(const struct zr_launch_options *options, struct zr_local
 {
     struct launcher launcher = {.options = options, .part = part, .local = part->control.local};
     launcher.now_ns = launcher.wake_ns = zr_os_now_ns();
+    zr_kept_holder_init(&launcher.holder);
     hold_signals(&launcher);
-    zr_result result = fork_ranks(&launcher);
-    zr_local_sockets_close(&part->sockets);
+    zr_result result = open_door(part);
+    if (result == ZR_OK)
+        result = fork_ranks(&launcher);
+    if (options->max_restarts == 0)
+        zr_local_sockets_close(&part->sockets);
     if (result != ZR_OK)
         end_ranks(&launcher, ZR_ERR_PEER, zr_last_error());
     watch(&launcher);
+    close_door(&launcher);
     release_signals(&launcher);
     if (result != ZR_OK) {
         zr_local_log("%s", zr_last_error());

@@ -13,6 +13,7 @@
 
 #include "alloc/base/error.h"
 #include "alloc/base/hash.h"
+#include "alloc/keep/holder.h"
 #include "zero/launch/control.h"
 #include "alloc/base/system/os.h"
 
@@ -138,6 +139,7 @@ void zr_local_become_rank(const struct zr_local_birth *birth)
     self.sockets = birth->sockets;
     self.launcher = birth->launcher;
     self.rank = birth->rank;
+    zr_holding_set_door(birth->door);
     self.clean_up = options->clean_up;
     self.argument = options->argument;
     atomic_store(&local->ranks[birth->rank].pid, (int32_t)getpid());
@@ -219,6 +221,55 @@ void zr_local_message_logged(struct zr_local_world *local)
     atomic_store(&local->said, 1);
     zr_word_wake_all(&local->said);
 }
+
+/* ---- Restarts ------------------------------------------------------------------------------------------ */
+
+zr_result zr_local_rejoin(struct zr_local_world *local, unsigned rank)
+{
+    if (!local || rank >= local->world)
+        return zr_fail(ZR_ERR_INVALID, "zr_local_rejoin() requires a world that includes this rank");
+    uint32_t before = atomic_load(&local->restarts);
+    bool restarting = atomic_load(&local->restarting);
+    if (restarting) {
+        atomic_store(&local->ranks[rank].rejoins, before + 1);
+        kill(self.launcher, SIGCHLD); /* the launcher then looks at its ranks */
+    }
+    while (restarting && atomic_load(&local->restarts) == before) {
+        zr_word_wait(&local->restarts, before, ZR_LOCAL_POLL_NS);
+        restarting = atomic_load(&local->restarting); /* read first: reset after restarts has advanced */
+    }
+    return atomic_load(&local->restarts) != before ? ZR_OK
+                                                   : zr_fail(ZR_ERR_PEER, "the run ends without a restart");
+}
+
+bool zr_local_is_restarting(const struct zr_local_world *local)
+{
+    return local && atomic_load(&local->restarting);
+}
+
+unsigned zr_local_restarts(const struct zr_local_world *local)
+{
+    return local ? atomic_load(&local->restarts) : 0;
+}
+
+uint64_t zr_local_restart_ns(const struct zr_local_world *local)
+{
+    uint64_t lost_ns = local ? atomic_load(&local->lost_ns) : 0;
+    return lost_ns ? zr_os_now_ns() - lost_ns : 0;
+}
+
+void zr_local_set_restart_point(struct zr_local_world *local, uint64_t point)
+{
+    if (local)
+        atomic_store(&local->restart_point, point);
+}
+
+uint64_t zr_local_restart_point(const struct zr_local_world *local)
+{
+    return local ? atomic_load(&local->restart_point) : 0;
+}
+
+/* ---- Requests ------------------------------------------------------------------------------------------ */
 
 enum zr_request_kind zr_local_own_request(struct zr_local_world *local)
 {

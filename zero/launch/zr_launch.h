@@ -33,6 +33,9 @@ struct zr_launch_options {
     /* The process ends after the run. The signals of the run then remain blocked, so that a signal that
      * arrives after the run cannot change its exit code. false: the caller's mask is restored. */
     bool ends_process;
+    /* Restarts after the death of a rank by a signal: the launcher forks a new process for the rank, and the
+     * other ranks keep theirs. 0: the death ends the run. zr_local_launch() only; see zr_local_rejoin(). */
+    unsigned max_restarts;
 };
 
 /* Forks the ranks, forwards signals, and waits for all ranks. Call it with a single thread, before the
@@ -48,6 +51,23 @@ struct zr_launch_options {
  * signals within 0.1 s count as one, since timeout(1) signals the process and its group. SIGUSR1 is
  * forwarded. SIGTERM or SIGUSR1 sent to the pid of a rank counts as sent to the run. */
 ZR_API int zr_local_launch(const struct zr_launch_options *options);
+
+/* Restarts, with max_restarts. If a signal kills a rank, every wait of the other ranks fails with
+ * ZR_ERR_PEER. Such a rank destroys its communicators and calls zr_local_rejoin(), which returns ZR_OK after
+ * all surviving ranks have called it and the launcher has forked the missing ranks: all ranks then create a
+ * communicator of all ranks and continue from what they have saved. ZR_ERR_PEER: the run ends; also without
+ * restarts left. The run also ends if a rank does not call it within join_timeout_ns (0: 600 s). One thread
+ * of the rank may call it. */
+ZR_API zr_result zr_local_rejoin(struct zr_local_world *local, unsigned rank);
+/* Whether a rank was lost and zr_local_rejoin() is expected. */
+ZR_API bool zr_local_is_restarting(const struct zr_local_world *local);
+/* Number of restarts before this process, or this process's last zr_local_rejoin(). */
+ZR_API unsigned zr_local_restarts(const struct zr_local_world *local);
+/* Nanoseconds since the loss that caused the last restart; 0: there was none. */
+ZR_API uint64_t zr_local_restart_ns(const struct zr_local_world *local);
+/* A number of the program that survives restarts, such as the last saved step; 0 at first. */
+ZR_API void zr_local_set_restart_point(struct zr_local_world *local, uint64_t point);
+ZR_API uint64_t zr_local_restart_point(const struct zr_local_world *local);
 
 /* Requests of signals, weakest first. SIGUSR1: save and continue. SIGINT, SIGTERM, SIGHUP: save and end. */
 enum zr_request_kind { ZR_REQUEST_NONE = 0, ZR_REQUEST_SAVE, ZR_REQUEST_SAVE_AND_END };

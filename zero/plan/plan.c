@@ -371,6 +371,7 @@ static zr_result rehearse(struct zr_byte_plan *out, struct rehearsal *rehearsal)
             .reduce = request->reduce,
             .compression = request->compression,
             .measures_squares = request->measures_squares,
+            .kept = request->keeps_state ? &(struct zr_kept_memory){.take = NULL} : NULL,
             .precision = request->precision,
             .optimizer = request->optimizer,
             .checkpoints = policy,

@@ -118,6 +118,7 @@ zr_result zr_trainer_state_open(struct zr_trainer_state *out, const struct zr_tr
                                                       .micro_batches = options->micro_batches,
                                                       .reduce = options->reduce,
                                                       .measures_squares = options->measures_squares,
+                                                      .kept = options->kept,
                                                       .precision = options->precision,
                                                       .loss_scaling = options->loss_scaling,
                                                       .seed = options->seed,

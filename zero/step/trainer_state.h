@@ -22,7 +22,8 @@ struct zr_trainer_state_options {
     unsigned micro_batches;
     enum zr_reduce_when reduce;
     struct zr_compression compression;
-    bool measures_squares; /* see struct zr_engine_options */
+    bool measures_squares;             /* see struct zr_engine_options */
+    const struct zr_kept_memory *kept; /* likewise */
     enum zr_precision precision;
     struct zr_loss_scaling loss_scaling; /* fp16 */
     uint64_t seed;

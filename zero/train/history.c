@@ -6,16 +6,26 @@
 #include "alloc/base/error.h"
 #include "alloc/base/system/os.h"
 #include "alloc/heap/heap.h"
+#include "zero/train/rank/kept.h"
 #include "zero/train/rank/spill.h"
 
 enum { WARM_STEPS = 2 };
 /* A measured step waits for its last writes; if no step is usual, at most this many are measured. */
 enum { MEASURED_MAX = 16 };
 
-zr_result zr_history_open(struct zr_history *history, size_t steps)
+zr_result zr_history_open(struct zr_history *history, struct zr_rank *rank, size_t steps, size_t count)
 {
     if (steps == 0)
         return ZR_OK;
+    history->count = count;
+    history->kept = rank->keep;
+    if (history->kept) {
+        zr_result result =
+            zr_rank_kept_take(rank, "losses", steps * sizeof *history->loss, (void **)&history->loss);
+        return result == ZR_OK ? zr_rank_kept_take(rank, "seconds", steps * sizeof *history->seconds,
+                                                   (void **)&history->seconds)
+                               : result;
+    }
     history->loss = zr_heap_zalloc(steps, sizeof *history->loss);
     history->seconds = zr_heap_zalloc(steps, sizeof *history->seconds);
     if (!history->loss || !history->seconds)
@@ -29,8 +39,10 @@ zr_result zr_history_open(struct zr_history *history, size_t steps)
 
 void zr_history_close(struct zr_history *history)
 {
-    zr_heap_free(history->seconds);
-    zr_heap_free(history->loss);
+    if (!history->kept) {
+        zr_heap_free(history->seconds);
+        zr_heap_free(history->loss);
+    }
     history->seconds = history->loss = NULL;
 }
 
@@ -205,6 +217,7 @@ void zr_history_measure(const struct zr_history *history, struct zr_rank_report 
     struct zr_resident resident = {0};
 
     zr_arena_get_stats(rank->arena, &stats);
+    zr_rank_kept_add(rank, &stats);
     zr_arena_get_stats(rank->host_arena, &host);
     zr_trainer_state_counters_get(&rank->state, &counters);
     if (zr_os_resident(&resident) != ZR_OK)

@@ -29,7 +29,8 @@ struct zr_history_step {
 struct zr_history {
     const struct zr_rank *rank; /* must outlive this */
     size_t count;               /* steps of this process */
-    double *loss, *seconds;     /* [steps of zr_history_open()], on the heap */
+    double *loss, *seconds;     /* [steps of zr_history_open()], on the heap or in kept memory */
+    bool kept;                  /* in kept memory */
     bool validated;
     double validation_loss;
     uint64_t speculative_updates, rolled_back_updates;
@@ -48,9 +49,10 @@ struct zr_history {
     uint64_t since_ns; /* start of the current step's seconds, which is the end of the previous step's */
 };
 
-/* Allocates space for this many steps. ZR_ERR_HOST_MEMORY. Close it after a failure too; a zeroed struct
+/* Allocates space for this many steps, in kept memory if the rank has some, which then has the results of
+ * `count` steps of an earlier process. ZR_ERR_HOST_MEMORY. Close it after a failure too; a zeroed struct
  * may be closed. */
-zr_result zr_history_open(struct zr_history *history, size_t steps);
+zr_result zr_history_open(struct zr_history *history, struct zr_rank *rank, size_t steps, size_t count);
 void zr_history_close(struct zr_history *history);
 
 /* Starts the first step's seconds. */

@@ -11,6 +11,7 @@
 #include "alloc/heap/heap.h"
 #include "alloc/base/system/os.h"
 #include "zero/engine/meter.h"
+#include "zero/train/rank/kept.h"
 #include "zero/train/report/log.h"
 #include "zero/train/history.h"
 #include "zero/train/loop.h"
@@ -50,6 +51,7 @@ struct loop {
     bool refusal_printed;
     bool norm_mattered; /* the last step was clipped or skipped, so the next one waits for its norm */
     int ended;          /* the signal that requested the end; 0: none */
+    bool restarts;      /* another rank was lost, and is replaced */
     bool yields;        /* the run yields its time slice after the step, by agreement */
     struct agreed_request deferred; /* until the pipeline has drained */
     struct zr_messages messages;
@@ -211,6 +213,7 @@ static zr_result before_update(void *state, double loss, float *rate)
         if (result != ZR_OK)
             break;
         line_of(loop, ++loop->agreed_step)->loss = agreed.loss;
+        loop->history.loss[loop->agreed_step - loop->saves.resumed_step - 1] = agreed.loss;
         if (agreed.request > step->request) {
             step->request = agreed.request;
             step->end_signal = agreed.end_signal;
@@ -447,7 +450,6 @@ static zr_result prove(struct loop *loop, const struct zr_step_line *line)
 /* Shows a step whose message has arrived. */
 static void show(struct loop *loop, const struct zr_step_line *line)
 {
-    loop->history.loss[line->step - loop->saves.resumed_step - 1] = line->loss;
     if (!speaks(loop))
         return;
     if (line->skipped)
@@ -464,8 +466,8 @@ static zr_result run_steps(struct loop *loop)
 
     zr_history_start(&loop->history);
     zr_saves_start(&loop->saves);
-    loop->agreed_step = loop->shown_step = loop->saves.resumed_step;
-    for (uint64_t step = loop->saves.resumed_step + 1; step <= config->steps && !loop->ended; step++) {
+    loop->agreed_step = loop->shown_step = loop->saves.resumed_step + loop->history.count;
+    for (uint64_t step = loop->shown_step + 1; step <= config->steps && !loop->ended; step++) {
         struct zr_step_line *line = line_of(loop, step);
         struct agreed_request request = {ZR_REQUEST_NONE, 0};
         char note[32];
@@ -638,28 +640,39 @@ static zr_result run(struct loop *loop, struct zr_local_world *local, unsigned r
     loop->alike = result == ZR_ERR_CORRUPT; /* the replicas differ */
     if (result != ZR_OK)
         return result;
-    result = zr_saves_resume(&loop->saves);
+    const bool continues = zr_engine_recovered(loop->rank.state.engine);
+    result = (continues ? zr_saves_continue : zr_saves_resume)(&loop->saves);
     loop->alike = loop->resuming = result != ZR_OK;
     if (config->command != ZR_COMMAND_TRAIN)
         return result == ZR_OK ? run_command(loop) : result;
-    uint64_t resumed = loop->saves.resumed_step;
+    uint64_t resumed = loop->saves.resumed_step,
+             done = continues ? zr_engine_steps_done(loop->rank.state.engine) : resumed;
     if (result == ZR_OK)
-        result = zr_history_open(&loop->history, config->steps > resumed ? config->steps - resumed : 0);
+        result =
+            zr_history_open(&loop->history, &loop->rank,
+                            config->steps > resumed ? config->steps - resumed : 0, (size_t)(done - resumed));
     if (result != ZR_OK)
         return result;
     if (speaks(loop)) {
         result = zr_saves_look_for_later(&loop->saves);
         if (result == ZR_OK)
-            result = zr_log_open(&loop->log, config->log, resumed);
+            result = zr_log_open(&loop->log, config->log, done);
         if (result == ZR_OK)
-            result = zr_events_open(&loop->events, config->tensorboard, resumed);
+            result = zr_events_open(&loop->events, config->tensorboard, done);
         if (result == ZR_OK)
-            result = zr_status_start(&loop->status, config->status, resumed, config->steps);
+            result = zr_status_start(&loop->status, config->status, done, config->steps);
         if (result != ZR_OK)
             return result;
-        say_products(loop);
+        if (zr_local_restarts(local) == 0)
+            say_products(loop);
+        if (zr_local_restarts(local) == 0 && config->max_restarts > 0 && zr_rank_kept_words(config))
+            zr_say("--max-restarts: %s, so a restart continues from the last save",
+                   zr_rank_kept_words(config));
         zr_card_say_memory(&loop->rank);
-        zr_progress_start(&loop->progress, resumed, config->steps);
+        if (zr_local_restarts(local) > 0)
+            zr_say("step %" PRIu64 " begins %.2f s after the loss of a rank", done + 1,
+                   (double)zr_local_restart_ns(local) * 1e-9);
+        zr_progress_start(&loop->progress, done, config->steps);
     }
     result = zr_prove_open(&loop->prove, &loop->rank);
     if (result == ZR_OK)
@@ -719,7 +732,9 @@ static bool ended_before_admission(const struct loop *loop, zr_result result)
 static zr_result close_logs(struct loop *loop, zr_result result)
 {
     char state[32] = "failed";
-    if (result == ZR_OK)
+    if (loop->restarts)
+        snprintf(state, sizeof state, "restarting");
+    else if (result == ZR_OK)
         snprintf(state, sizeof state, "%s%s", loop->ended ? "ended by " : "done",
                  loop->ended ? signal_name(loop) : "");
     zr_result closed[] = {zr_log_close(&loop->log), zr_events_close(&loop->events),
@@ -727,34 +742,45 @@ static zr_result close_logs(struct loop *loop, zr_result result)
     return closed[0] != ZR_OK ? closed[0] : closed[1] != ZR_OK ? closed[1] : closed[2];
 }
 
-int zr_train_rank(struct zr_local_world *local, unsigned rank, void *argument)
+/* Reports what a run that has ended lacks: the end of a log, or the steps of a log that could not be
+ * written. */
+static zr_result say_lost_logs(struct loop *loop, zr_result closed)
 {
-    struct loop loop = {.rank = {.config = argument, .rank = rank},
+    struct zr_local_world *local = loop->rank.local;
+    if (closed != ZR_OK) {
+        /* The launcher need not report this rank's exit after this message. */
+        zr_local_first_message(local, zr_last_error());
+        zr_say("%s", zr_last_error());
+        zr_local_message_logged(local);
+        return closed;
+    }
+    if (loop->lost.result != ZR_OK) {
+        zr_local_first_message(local, loop->lost.path);
+        zr_say("--%s '%s' lacks step %" PRIu64 " and later steps; the run is otherwise complete",
+               loop->lost.option, loop->lost.path, loop->lost.step);
+        zr_local_message_logged(local);
+    }
+    return loop->lost.result;
+}
+
+/* Runs the rank up to the end of the run, or to the loss of another rank that is replaced: *restarts. */
+static int run_until_lost(struct zr_local_world *local, unsigned rank, void *argument, bool *restarts)
+{
+    struct loop loop = {.rank = {.config = argument, .local = local, .rank = rank},
                         .history = {.rank = &loop.rank, .started_ns = zr_os_now_ns()},
                         .saves = {.rank = &loop.rank, .progress = &loop.progress, .saved_step = UINT64_MAX},
                         .log = {.file = {.fd = -1}},
                         .events = {.file = {.fd = -1}}};
     zr_result result = run(&loop, local, rank), closed;
 
+    *restarts = loop.restarts = result == ZR_ERR_PEER && zr_local_is_restarting(local);
     if (speaks(&loop))
         zr_progress_break(&loop.progress);
-    if (result != ZR_OK)
+    if (result != ZR_OK && !loop.restarts)
         say_failure(&loop, result);
     closed = close_logs(&loop, result);
-    if (closed != ZR_OK && result == ZR_OK) {
-        /* The launcher need not report this rank's exit after this message. */
-        zr_local_first_message(local, zr_last_error());
-        zr_say("%s", zr_last_error());
-        zr_local_message_logged(local);
-        result = closed;
-    }
-    if (loop.lost.result != ZR_OK && result == ZR_OK) {
-        zr_local_first_message(local, loop.lost.path);
-        zr_say("--%s '%s' lacks step %" PRIu64 " and later steps; the run is otherwise complete",
-               loop.lost.option, loop.lost.path, loop.lost.step);
-        zr_local_message_logged(local);
-        result = loop.lost.result;
-    }
+    if (result == ZR_OK)
+        result = say_lost_logs(&loop, closed);
     bool early = ended_before_admission(&loop, result);
     zr_history_close(&loop.history);
     zr_prove_close(loop.prove);
@@ -768,4 +794,14 @@ int zr_train_rank(struct zr_local_world *local, unsigned rank, void *argument)
             result = closed;
     }
     return early ? 0 : (int)exit_of(&loop, result);
+}
+
+int zr_train_rank(struct zr_local_world *local, unsigned rank, void *argument)
+{
+    bool restarts;
+    int code;
+    do
+        code = run_until_lost(local, rank, argument, &restarts);
+    while (restarts && zr_local_rejoin(local, rank) == ZR_OK);
+    return code;
 }

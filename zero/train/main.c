@@ -200,6 +200,7 @@ int main(int argc, char **argv)
                                                .clean_up = clean_up,
                                                .save_within_ns = config.save[0] ? SAVE_WITHIN_NS : 0,
                                                .ends_process = true,
+                                               .max_restarts = config.max_restarts,
                                                .join_timeout_ns = config.comm_timeout * UINT64_C(1000000000)},
         .argv = argv,
     });

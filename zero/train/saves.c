@@ -8,6 +8,7 @@
 #include "alloc/base/system/os.h"
 #include "zero/checkpoint/checkpoint.h"
 #include "zero/checkpoint/model_file.h"
+#include "zero/train/rank/kept.h"
 #include "zero/train/report/terminal.h"
 #include "zero/train/settings/flags.h"
 #include "zero/train/settings/args.h"
@@ -93,6 +94,7 @@ zr_result zr_saves_save(struct zr_saves *saves, uint64_t step)
     if (result != ZR_OK)
         return result;
     saves->saved_step = step;
+    zr_local_set_restart_point(saves->rank->local, step);
     saves->clock_step = saves->by_clock ? step : saves->clock_step;
     note_next(saves, step);
     if (zr_rank_logs(saves->rank)) {
@@ -149,7 +151,8 @@ static void say_other_batches(const struct zr_saves *saves, const struct zr_chec
 static zr_result saves_to_resumed_folder(const struct zr_saves *saves, bool *out)
 {
     const struct zr_train_config *config = saves->rank->config;
-    bool mine = strcmp(config->resume, config->save) == 0, all[ZR_MAX_WORLD];
+    bool mine = zr_local_restart_point(saves->rank->local) > 0 || strcmp(config->resume, config->save) == 0,
+         all[ZR_MAX_WORLD];
     zr_result result = zr_comm_host_all_gather(saves->rank->comm, &mine, sizeof mine, all);
     *out = mine;
     for (unsigned p = 0; p < zr_comm_world(saves->rank->comm) && result == ZR_OK; p++)
@@ -224,7 +227,7 @@ static void say_other_data(const struct zr_saves *saves, const struct zr_checkpo
     if (data->order == ZR_DATA_ORDER_BATCHES)
         zr_say("%s was saved by an older zr-train, whose data order continues: with another --accumulate, "
                "steps of the same number of tokens have other sequences",
-               saves->rank->config->resume);
+               saves->source);
     if (course->data_tokens == 0 ||
         (course->data_tokens == data->tokens_count && course->data_checksum == data->checksum))
         return;
@@ -261,7 +264,7 @@ static zr_result set_data_order(struct zr_saves *saves, const struct zr_checkpoi
         return zr_fail(ZR_ERR_FORMAT,
                        "--resume '%s': its data order is %" PRIu64
                        ", but this zr-train supports 1 to %d; resume it with the zr-train that saved it",
-                       saves->rank->config->resume, course->data_order, ZR_DATA_ORDER_LATEST);
+                       saves->source, course->data_order, ZR_DATA_ORDER_LATEST);
     bool was_epochs = course->data_order == ZR_DATA_ORDER_EPOCHS,
          changes = zr_flag_given(saves->rank->config, "data-order") &&
                    was_epochs != (data->order == ZR_DATA_ORDER_EPOCHS);
@@ -301,16 +304,47 @@ static void say_epochs(const struct zr_saves *saves)
                rows / data->windows + 1);
 }
 
+/* The checkpoint to resume from: after a restart the last one of this run. */
+static void find_source(struct zr_saves *saves)
+{
+    const struct zr_train_config *config = saves->rank->config;
+    uint64_t saved = zr_local_restart_point(saves->rank->local);
+    if (saved > 0)
+        snprintf(saves->source, sizeof saves->source, "%s/step-%08" PRIu64, config->save, saved);
+    else
+        snprintf(saves->source, sizeof saves->source, "%s", config->resume);
+}
+
+/* Writes the course of the run to kept memory, or reads it. */
+static zr_result keep_course(struct zr_saves *saves, bool reads)
+{
+    struct zr_data *data = &saves->rank->data;
+    struct zr_kept_course *course;
+    zr_result result = zr_rank_kept_take(saves->rank, "course", sizeof *course, (void **)&course);
+    if (result != ZR_OK || !course)
+        return result;
+    if (!reads) {
+        *course =
+            (struct zr_kept_course){saves->resumed_step, data->order, data->steps_before, data->rows_before};
+        return ZR_OK;
+    }
+    saves->resumed_step = course->resumed_step;
+    zr_data_set_order(data, (enum zr_data_order)course->data_order);
+    zr_data_resume(data, course->data_steps, course->data_rows);
+    return ZR_OK;
+}
+
 zr_result zr_saves_resume(struct zr_saves *saves)
 {
-    struct zr_checkpoint checkpoint = checkpoint_of(saves, saves->rank->config->resume, 0);
+    find_source(saves);
+    struct zr_checkpoint checkpoint = checkpoint_of(saves, saves->source, 0);
     struct zr_checkpoint_origin origin = {0};
     bool same_place = false;
     zr_result result;
-    if (!saves->rank->config->resume[0]) {
+    if (!saves->source[0]) {
         if (zr_rank_logs(saves->rank))
             say_epochs(saves);
-        return ZR_OK;
+        return keep_course(saves, false);
     }
     checkpoint.origin = &origin;
     checkpoint.assumed_shape = saves->rank->config->assume_shape;
@@ -328,11 +362,14 @@ zr_result zr_saves_resume(struct zr_saves *saves)
         return result;
     if (same_place)
         saves->saved_step = saves->resumed_step;
+    result = keep_course(saves, false);
+    if (result != ZR_OK)
+        return result;
     if (!zr_rank_logs(saves->rank))
         return ZR_OK;
     say_epochs(saves);
     if (saves->resumed_step == 0) {
-        zr_say("starts from the parameters in %s", saves->rank->config->resume);
+        zr_say("starts from the parameters in %s", saves->source);
         if (origin.dropout > 0)
             zr_say(
                 "its config.json has a dropout of %g, which this run lacks: --dropout sets that of embeddings, and of "
@@ -340,11 +377,11 @@ zr_result zr_saves_resume(struct zr_saves *saves)
                 origin.dropout);
         return ZR_OK;
     }
-    zr_say("resumed after step %" PRIu64 " from %s", saves->resumed_step, saves->rank->config->resume);
+    zr_say("resumed after step %" PRIu64 " from %s", saves->resumed_step, saves->source);
     if (origin.passed_over)
         zr_say("%s also has step %" PRIu64
                ", which is incomplete: its manifest.json is missing; it was skipped",
-               saves->rank->config->resume, origin.passed_over);
+               saves->source, origin.passed_over);
     say_other_batches(saves, &origin);
     say_other_data(saves, &origin.course);
     say_other_dropout(saves, &origin.course);
@@ -352,6 +389,17 @@ zr_result zr_saves_resume(struct zr_saves *saves)
     if (origin.course.steps)
         say_other_rate(saves, &origin.course);
     return ZR_OK;
+}
+
+zr_result zr_saves_continue(struct zr_saves *saves)
+{
+    uint64_t saved = zr_local_restart_point(saves->rank->local);
+    saves->saved_step = saved > 0 ? saved : UINT64_MAX;
+    zr_result result = keep_course(saves, true);
+    if (result == ZR_OK && zr_rank_logs(saves->rank))
+        zr_say("continues after step %" PRIu64 " from kept memory",
+               zr_engine_steps_done(saves->rank->state.engine));
+    return result;
 }
 
 zr_result zr_saves_look_for_later(const struct zr_saves *saves)

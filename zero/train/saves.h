@@ -10,8 +10,10 @@ struct zr_saves {
     struct zr_rank *rank;         /* open; must outlive this */
     struct zr_progress *progress; /* its live line ends before a message is logged; must outlive this */
     uint64_t resumed_step;        /* 0: the run starts from scratch */
-    uint64_t saved_step;          /* newest step in the folder of --save; UINT64_MAX: none */
-    uint64_t due_ns;              /* for --save-every TIME, on this rank's clock */
+    char source[ZR_TRAIN_PATH_ROOM + 32]; /* the checkpoint it resumes from: --resume, or after a restart the
+                                           * last save; "": none */
+    uint64_t saved_step;                  /* newest step in the folder of --save; UINT64_MAX: none */
+    uint64_t due_ns;                      /* for --save-every TIME, on this rank's clock */
     /* Rank 0: by_clock: the clock requests a save of the current step. clock_step: the last step saved for
      * that reason; 0: none. Without --keep, the next save by the clock replaces that step, because the disk
      * would fill up otherwise. */
@@ -28,6 +30,8 @@ bool zr_saves_due(const struct zr_saves *saves);
  * messages on all ranks: those of zr_checkpoint_resume(), zr_checkpoint_save() and zr_model_export(). A step
  * that is already saved is not saved again. */
 zr_result zr_saves_resume(struct zr_saves *saves);
+/* After a restart with kept memory, in place of zr_saves_resume(): the course of the run. */
+zr_result zr_saves_continue(struct zr_saves *saves);
 zr_result zr_saves_save(struct zr_saves *saves, uint64_t step);
 zr_result zr_saves_export(struct zr_saves *saves);
 

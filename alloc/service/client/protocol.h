@@ -7,7 +7,8 @@
  *
  * The first socket carries requests. A client sends HELLO first and receives a second socket, on which
  * only zrd sends notifications. Each request gets one answer, in order, except RETURN, GIVEN, RESERVE,
- * IDLE and LISTEN, which get none. A tool sends no HELLO, only STATUS, LIMIT, DRAIN or STOP.
+ * IDLE and LISTEN, which get none. A tool sends no HELLO, only STATUS, LIMIT, DRAIN, STOP or
+ * messages about kept memory.
  *
  * A run is one process, or several that compute together. A run with a byte plan announces it (PLAN) before
  * it allocates: the bytes kept between steps, and the peak of a step. zrd admits or refuses the run. The run
@@ -78,6 +79,16 @@ enum zr_service_kind {
     ZR_SERVICE_YIELD,   /* another run waits: after the step, return bytes and send SLICE */
     ZR_SERVICE_INQUIRE, /* requests IDLE */
     ZR_SERVICE_ENDED,   /* the leases have ended; words: the reason */
+    /* Kept memory (alloc/keep): from a writer, a reader or a tool; words: the segment's name, serial: its
+     * token. To the launcher of a run each is sent with a socket for the answer. */
+    ZR_SERVICE_KEEP_CREATE, /* bytes: of its blocks, held_bytes: of a granule, count: max tensors; group */
+    ZR_SERVICE_KEEP_OPEN,   /* flags: ZR_SERVICE_KEEP_WRITES */
+    ZR_SERVICE_KEEP_LIST,   /* serial: number of the last segment received, 0 for the first */
+    ZR_SERVICE_KEEP_DROP,   /* serial 0: from a tool of the user */
+    ZR_SERVICE_KEEP_ADOPT,  /* + the segment's file, whose zrd has ended; group */
+    ZR_SERVICE_KEPT, /* to KEEP_LIST: one segment; serial: its number; bytes, resident_bytes; pid, slice: of
+                        the last writer and its lease; count: the committed generation; reclaim_ns: until
+                        it is dropped */
     ZR_SERVICE_KIND_COUNT
 };
 
@@ -94,9 +105,11 @@ enum zr_service_flags {
     ZR_SERVICE_FRESH = 512,      /* STATUS: send INQUIRE to all clients, for the next STATUS */
     ZR_SERVICE_INQUIRING = 1024, /* DONE to STATUS: an INQUIRE is pending */
     ZR_SERVICE_IN_SLICE = 2048,  /* HELLO, CLIENT: its run has the time slice */
-    ZR_SERVICE_IDLE_KNOWN = 4096, /* CLIENT: idle_bytes is the last reported value */
-    ZR_SERVICE_SPILL = 8192,      /* RECLAIM: includes memory in use between steps, to be swapped out */
-    ZR_SERVICE_WAITS = 16384,     /* PLAN: answer LATER instead of REFUSED while the plan does not fit */
+    ZR_SERVICE_IDLE_KNOWN = 4096,   /* CLIENT: idle_bytes is the last reported value */
+    ZR_SERVICE_SPILL = 8192,        /* RECLAIM: includes memory in use between steps, to be swapped out */
+    ZR_SERVICE_SEGMENT = 65536,     /* CLIENT: a segment of kept memory; pid: its last writer */
+    ZR_SERVICE_KEEP_WRITES = 32768, /* KEEP_OPEN: for writing; KEPT: a writer lives */
+    ZR_SERVICE_WAITS = 16384,       /* PLAN: answer LATER instead of REFUSED while the plan does not fit */
 };
 
 struct zr_service_message {

@@ -252,7 +252,10 @@ zr_result zr_service_packet_check(int connection, const struct zr_service_packet
     if (!is_text(message->program, sizeof message->program) ||
         !is_text(message->group, sizeof message->group) || !is_text(message->words, sizeof message->words))
         return zr_fail(ZR_ERR_FORMAT, "a message with a text that is invalid or not terminated");
-    unsigned wanted = message->kind == ZR_SERVICE_ADOPT || message->kind == ZR_SERVICE_WELCOME ? 1 : 0;
+    unsigned wanted = message->kind == ZR_SERVICE_ADOPT || message->kind == ZR_SERVICE_WELCOME ||
+                              message->kind == ZR_SERVICE_KEEP_ADOPT
+                          ? 1
+                          : 0;
     bool optional_fd =
         (message->kind == ZR_SERVICE_DONE || message->kind == ZR_SERVICE_GRANTED) && packet->fds_count == 1;
     if (packet->fds_lost && packet->fds_count < ZR_SERVICE_FDS_MAX)

@@ -18,6 +18,13 @@ struct zr_connection {
     bool disconnected;                  /* disconnected at the end of the loop's step */
     bool revoked;                       /* its memory is revoked as well */
     char words[ZR_SERVICE_WORDS_BYTES]; /* the reason; "": the client closed the connection */
+    /* Kept memory, see below. */
+    bool keeps;                    /* uses a segment, so that it may be silent */
+    bool waits;                    /* waits for the memory of a segment, whose account has it as `asker` */
+    struct zr_connection *asker;   /* account: waits for the answer; NULL: none */
+    struct zr_held *held;          /* account: the segment; NULL: none yet */
+    struct zr_segment_shape shape; /* account: of the segment to create */
+    uint64_t token;
     uint64_t messages_count, since_ns;
     uint64_t inquired_ns; /* when INQUIRE was sent; 0: answered */
 };
@@ -62,5 +69,27 @@ void zr_connection_revoke_files(struct zr_connection *connection);
 bool zr_connection_release_files(struct zr_connection *connection);
 /* Closes the descriptors only. */
 void zr_connection_close_files(struct zr_connection *connection);
+
+/* ---- Kept memory (kept.c) --------------------------------------------------------------------------- */
+
+/* An account is a connection record without sockets, so the ledger lends, counts and limits a segment like a
+ * client. It counts under the quotas of the process that created it, also after that process's death, until
+ * the segment is dropped or no process has written it for keep_for_ns. */
+
+/* Dispatches one KEEP message. `group`: the group of a new segment. */
+void zr_kept_dispatch(struct zr_server *server, struct zr_connection *connection,
+                      struct zr_service_packet *packet, const char *group);
+/* A new client's quota counts the segments that its process has. */
+void zr_kept_own(struct zr_server *server, const struct zr_client *client);
+/* The ledger's answer for an account; see struct zr_ledger_calls. */
+bool zr_kept_answer(struct zr_server *server, struct zr_connection *account, zr_result result);
+/* Before a connection or an account is destroyed: cancels its requests, drops its segment. */
+void zr_kept_forget(struct zr_server *server, struct zr_connection *connection);
+/* Drops segments that no process has written for too long. */
+void zr_kept_check(struct zr_server *server, uint64_t now_ns);
+/* The next time for zr_kept_check(); UINT64_MAX: there are no segments. */
+uint64_t zr_kept_due_ns(const struct zr_server *server);
+/* Logs which segments end with zrd. Returns their number. */
+unsigned zr_kept_report_lost(struct zr_server *server);
 
 #endif

@@ -50,6 +50,16 @@ static void read_group(int32_t pid, char out[ZR_SERVICE_GROUP_BYTES])
     out[used] = '\0';
 }
 
+/* The group that the message names, or else the process's. */
+static void name_group(const struct zr_connection *connection, const struct zr_service_message *message,
+                       char out[ZR_SERVICE_GROUP_BYTES])
+{
+    if (message->group[0])
+        memcpy(out, message->group, ZR_SERVICE_GROUP_BYTES);
+    else
+        read_group(connection->client.pid, out);
+}
+
 static struct zr_run_plan plan_of(const struct zr_service_message *message, bool admitted)
 {
     return (struct zr_run_plan){.base_bytes = message->plan_base_bytes,
@@ -101,14 +111,11 @@ static void register_client(struct zr_server *server, struct zr_connection *conn
     struct zr_service_message welcome = zr_service_message_of(ZR_SERVICE_WELCOME);
     char group[ZR_SERVICE_GROUP_BYTES];
     int pair[2];
-    if (connection->registered) {
+    if (connection->registered || connection->keeps || connection->waits) {
         zr_connection_disconnect(server, connection, true, "it registered twice");
         return;
     }
-    if (hello->group[0])
-        memcpy(group, hello->group, sizeof group);
-    else
-        read_group(connection->client.pid, group);
+    name_group(connection, hello, group);
     memcpy(connection->client.program, hello->program, sizeof connection->client.program);
     if (zr_server_has_device(server))
         replace_connection(server, connection);
@@ -125,6 +132,7 @@ static void register_client(struct zr_server *server, struct zr_connection *conn
         refuse(connection, result);
         return;
     }
+    zr_kept_own(server, &connection->client);
     connection->registered = true;
     server->unregistered_count--;
     connection->notifications = pair[0];
@@ -208,6 +216,7 @@ static void show_client(const struct zr_connection *connection, struct zr_servic
     const struct zr_client *client = &connection->client;
     *out = zr_service_message_of(ZR_SERVICE_CLIENT);
     out->flags = (client->left ? ZR_SERVICE_LEFT : 0) | (client->listens ? ZR_SERVICE_LISTENS : 0) |
+                 (client->is_segment ? ZR_SERVICE_SEGMENT : 0) |
                  (client->idle_known ? ZR_SERVICE_IDLE_KNOWN : 0) |
                  (client->run && client->run->in_slice ? ZR_SERVICE_IN_SLICE : 0);
     out->slice = client->run && client->run->in_slice ? client->run->slice : 0;
@@ -265,7 +274,7 @@ static void show_next(struct zr_server *server, struct zr_connection *connection
         message.bytes = ledger->capacity_bytes;
         message.held_bytes = ledger->held_bytes;
         message.hard_bytes = ledger->process_hard_bytes;
-        message.count = ledger->clients_count;
+        message.count = ledger->clients_count - server->holder.count;
         message.within_ms = (uint32_t)(ledger->within_ns / 1000000);
         message.pid = (int32_t)getpid();
         message.flags = (ledger->draining ? ZR_SERVICE_DRAINING : 0) |
@@ -283,6 +292,7 @@ static void dispatch_tool(struct zr_server *server, struct zr_connection *connec
                           const struct zr_service_message *message)
 {
     char words[ZR_SERVICE_WORDS_BYTES] = "";
+    unsigned lost;
     zr_result result = ZR_OK;
     switch (message->kind) {
     case ZR_SERVICE_STATUS:
@@ -303,6 +313,8 @@ static void dispatch_tool(struct zr_server *server, struct zr_connection *connec
         break;
     default: /* STOP */
         server->stop = true;
+        if ((lost = zr_kept_report_lost(server)) > 0)
+            snprintf(words, sizeof words, "kept memory that no process writes is lost: segments: %u", lost);
         zr_service_log(server->log, "is stopped by pid %d", (int)connection->client.pid);
         break;
     }
@@ -331,6 +343,10 @@ void zr_connection_dispatch(struct zr_server *server, struct zr_connection *conn
         dispatch_client(server, connection, packet);
     } else if (message->kind >= ZR_SERVICE_STATUS && message->kind <= ZR_SERVICE_STOP) {
         dispatch_tool(server, connection, message);
+    } else if (message->kind >= ZR_SERVICE_KEEP_CREATE && message->kind <= ZR_SERVICE_KEEP_ADOPT) {
+        char group[ZR_SERVICE_GROUP_BYTES];
+        name_group(connection, message, group);
+        zr_kept_dispatch(server, connection, packet, group);
     } else {
         snprintf(words, sizeof words, "a message that a client may not send (%u)", message->kind);
         zr_connection_disconnect(server, connection, true, words);

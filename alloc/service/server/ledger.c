@@ -395,16 +395,38 @@ void zr_ledger_leave(struct zr_ledger *ledger, struct zr_client *client, uint64_
     zr_ledger_serve(ledger, now_ns);
 }
 
+/* The number of the client whose process's quota counts the client's bytes. */
+static uint64_t owner_of(const struct zr_client *client)
+{
+    return client->owner ? client->owner : client->number;
+}
+
+/* The bytes of the client's process, with its kept memory, and the process's hard quota. */
+static uint64_t held_by_process(const struct zr_ledger *ledger, const struct zr_client *client,
+                                uint64_t *hard_bytes)
+{
+    uint64_t held = 0;
+    *hard_bytes = client->hard_bytes;
+    for (const struct zr_client *other = ledger->clients; other; other = other->next)
+        if (owner_of(other) == owner_of(client)) {
+            held += other->held_bytes;
+            if (other->number == owner_of(client))
+                *hard_bytes = other->hard_bytes;
+        }
+    return held;
+}
+
 static zr_result check_hard(const struct zr_ledger *ledger, const struct zr_client *client, uint64_t bytes)
 {
     char held[ZR_LEDGER_NUMBER_ROOM], quota[ZR_LEDGER_NUMBER_ROOM], more[ZR_LEDGER_NUMBER_ROOM];
     const struct zr_group *group = client->group;
-    uint64_t hard = client->hard_bytes ? client->hard_bytes : ledger->process_hard_bytes;
-    if (hard && (bytes > hard || client->held_bytes > hard - bytes))
+    uint64_t hard, process_held = held_by_process(ledger, client, &hard);
+    hard = hard ? hard : ledger->process_hard_bytes;
+    if (hard && (bytes > hard || process_held > hard - bytes))
         return zr_fail(ZR_ERR_MEMORY,
                        "pid %d holds %s of its hard quota of %s, and wants %s more: `zr service limit%s "
                        "--pid %d --hard BYTES` raises it",
-                       (int)client->pid, zr_size_print_in(held, client->held_bytes, hard),
+                       (int)client->pid, zr_size_print_in(held, process_held, hard),
                        zr_size_print(quota, hard), zr_size_print_in(more, bytes, hard), ledger->device_option,
                        (int)client->pid);
     if (group->hard_bytes && (bytes > group->hard_bytes || group->held_bytes > group->hard_bytes - bytes))
@@ -549,7 +571,7 @@ static zr_result quotas_of(struct zr_ledger *ledger, const struct zr_service_mes
     struct zr_group *group = NULL;
     if (message->pid) {
         struct zr_client *client = ledger->clients;
-        while (client && client->pid != message->pid)
+        while (client && (client->pid != message->pid || client->is_segment))
             client = client->next;
         if (!client)
             return zr_fail(ZR_ERR_INVALID,

@@ -41,9 +41,11 @@ struct zr_client {
     bool paused;              /* paused: between two steps, without the time slice */
     bool slice_unreported;    /* its run's time slice has begun; the answer is pending */
     uint64_t number;
+    uint64_t owner; /* kept memory: the number of the client whose process writes it; 0: no such client */
     int32_t pid;
-    bool listens; /* reads notifications, so it can be sent RECLAIM */
-    bool left;    /* its process has exited, and another process still maps its memory */
+    bool is_segment; /* no process: a segment of kept memory */
+    bool listens;    /* reads notifications, so it can be sent RECLAIM */
+    bool left;       /* its process has exited, and another process still maps its memory */
     char program[ZR_SERVICE_PROGRAM_BYTES];
     uint64_t held_bytes, peak_bytes, hard_bytes, soft_bytes;
     /* The pending lease; 0 bytes: none. */

@@ -19,7 +19,7 @@
 #include "alloc/base/sizes.h"
 #include "alloc/base/system/file.h"
 #include "alloc/base/system/os.h"
-#include "alloc/service/server/server.h"
+#include "alloc/service/server/connection.h"
 
 enum {
     EXIT_USAGE = 2,
@@ -27,6 +27,8 @@ enum {
     WITHIN_MS = 5000,
     WITHIN_MAX_MS = 600000,
     SLICE_MS = 500,
+    KEEP_S = 3600,
+    KEEP_MAX_S = 365 * 86400,
     PROCESSORS_MAX = 1 << 20
 };
 
@@ -46,6 +48,7 @@ static const char help[] =
     "  --turn MS             length of a time slice while another run waits; 500\n"
     "  --processors N        processors that runs may use at once; all by default, 1: time slices\n"
     "  --process-hard BYTES  what each process may hold; no limit by itself\n"
+    "  --keep-for SECONDS    how long a segment of kept memory stays that no process writes; 3600\n"
     "  --log FILE            standard error by itself\n"
     "  --version, -V         the version\n"
     "\n" ZR_SIZE_HELP
@@ -53,7 +56,7 @@ static const char help[] =
     "what they have, and register again with the next zrd.\n";
 
 struct settings {
-    uint64_t capacity_bytes, within_ms, slice_ms, process_hard_bytes, processors;
+    uint64_t capacity_bytes, within_ms, slice_ms, process_hard_bytes, processors, keep_s;
     const char *log, *device;
 };
 
@@ -124,6 +127,9 @@ static int read_arguments(struct settings *settings, int argc, char **argv)
         else if (strcmp(name, "--processors") == 0)
             good = good && read_count(value, &settings->processors) && settings->processors > 0 &&
                    settings->processors <= PROCESSORS_MAX;
+        else if (strcmp(name, "--keep-for") == 0)
+            good = good && read_count(value, &settings->keep_s) && settings->keep_s > 0 &&
+                   settings->keep_s <= KEEP_MAX_S;
         else if (strcmp(name, "--log") == 0)
             settings->log = value;
         else if (strcmp(name, "--device") == 0)
@@ -230,6 +236,7 @@ static zr_result serve(struct zr_server *server, const char *device, struct zr_s
         zr_service_log(log, "lends %s at %s", zr_ledger_bytes(capacity, server->ledger.capacity_bytes), path);
         while (!server->stop)
             zr_server_step(server, -1);
+        zr_kept_report_lost(server);
         zr_service_log(log, "ends");
     }
     zr_server_end(server);
@@ -239,7 +246,7 @@ static zr_result serve(struct zr_server *server, const char *device, struct zr_s
 int main(int argc, char **argv)
 {
     static struct zr_server server;
-    struct settings settings = {.within_ms = WITHIN_MS, .slice_ms = SLICE_MS};
+    struct settings settings = {.within_ms = WITHIN_MS, .slice_ms = SLICE_MS, .keep_s = KEEP_S};
     struct zr_service_log log;
     int code = read_arguments(&settings, argc, argv);
     if (code >= 0)
@@ -258,6 +265,7 @@ int main(int argc, char **argv)
     server.ledger.process_hard_bytes = settings.process_hard_bytes;
     server.ledger.within_ns = settings.within_ms * 1000000;
     server.ledger.slice_ns = settings.slice_ms * 1000000;
+    server.keep_for_ns = settings.keep_s * 1000000000;
     server.ledger.processors = settings.processors ? (unsigned)settings.processors : processors_of_machine();
     zr_result result = serve(&server, settings.device, &log);
     if (result != ZR_OK)

@@ -62,6 +62,8 @@ static bool answer(struct zr_ledger *ledger, struct zr_client *client, zr_result
 {
     struct zr_server *server = server_of(ledger);
     struct zr_device_piece *piece = NULL;
+    if (client->is_segment)
+        return zr_kept_answer(server, connection_of(client), result);
     bool granted = result == ZR_OK;
     int fd = -1;
     if (granted && zr_server_has_device(server))
@@ -154,6 +156,7 @@ static bool release(struct zr_server *server, struct zr_connection *connection)
 
 static void destroy_connection(struct zr_server *server, struct zr_connection *connection)
 {
+    zr_kept_forget(server, connection);
     if (connection->previous)
         connection->previous->next = connection->next;
     else
@@ -161,7 +164,7 @@ static void destroy_connection(struct zr_server *server, struct zr_connection *c
     if (connection->next)
         connection->next->previous = connection->previous;
     server->connections_count--;
-    server->unregistered_count -= !connection->registered;
+    server->unregistered_count -= !connection->registered && !connection->keeps;
     server->left_count -= connection->client.left;
     if (connection->registered)
         zr_ledger_remove(&server->ledger, &connection->client, zr_os_now_ns());
@@ -212,7 +215,8 @@ static void check_silent(struct zr_server *server, uint64_t now_ns)
     if (server->left_count == 0 && server->unregistered_count == 0)
         return;
     for (struct zr_connection *connection = server->connections; connection; connection = connection->next)
-        if (connection->client.left || (!connection->registered && now_ns - connection->since_ns > SILENT_NS))
+        if (connection->client.left ||
+            (!connection->registered && !connection->keeps && now_ns - connection->since_ns > SILENT_NS))
             zr_connection_disconnect(server, connection, false, "");
 }
 
@@ -236,6 +240,25 @@ static void refuse_connection(struct zr_server *server, int requests, const char
     close_fd(&requests);
 }
 
+struct zr_connection *zr_server_new_connection(struct zr_server *server, int32_t pid)
+{
+    if (server->connections_count >= CLIENTS_MAX || !zr_slab_reserve(&server->connection_records, 1))
+        return NULL;
+    struct zr_connection *connection = zr_slab_take(&server->connection_records);
+    *connection = (struct zr_connection){
+        .server = server, .next = server->connections, .requests = -1, .notifications = -1, .process = -1};
+    connection->client.pid = pid;
+    connection->since_ns = zr_os_now_ns();
+    connection->requests_source = (struct zr_source){ZR_SOURCE_REQUESTS, connection};
+    connection->process_source = (struct zr_source){ZR_SOURCE_PROCESS, connection};
+    if (connection->next)
+        connection->next->previous = connection;
+    server->connections = connection;
+    server->connections_count++;
+    server->unregistered_count++;
+    return connection;
+}
+
 void zr_server_admit(struct zr_server *server, int requests)
 {
     struct ucred peer = {0};
@@ -246,22 +269,12 @@ void zr_server_admit(struct zr_server *server, int requests)
         close(requests);
         return;
     }
-    if (server->connections_count >= CLIENTS_MAX || !zr_slab_reserve(&server->connection_records, 1)) {
+    struct zr_connection *connection = zr_server_new_connection(server, peer.pid);
+    if (!connection) {
         refuse_connection(server, requests, "cannot serve another client: the maximum is 8192");
         return;
     }
-    struct zr_connection *connection = zr_slab_take(&server->connection_records);
-    *connection = (struct zr_connection){
-        .server = server, .next = server->connections, .requests = requests, .notifications = -1};
-    connection->client.pid = peer.pid;
-    connection->since_ns = zr_os_now_ns();
-    connection->requests_source = (struct zr_source){ZR_SOURCE_REQUESTS, connection};
-    connection->process_source = (struct zr_source){ZR_SOURCE_PROCESS, connection};
-    if (connection->next)
-        connection->next->previous = connection;
-    server->connections = connection;
-    server->connections_count++;
-    server->unregistered_count++;
+    connection->requests = requests;
     fcntl(requests, F_SETFL, O_NONBLOCK);
     /* A child process may keep the connection open, so zrd also watches for the process's exit. */
     connection->process = (int)syscall(SYS_pidfd_open, peer.pid, 0);
@@ -389,6 +402,8 @@ void zr_server_step(struct zr_server *server, int timeout_ms)
     uint64_t now_ns = zr_os_now_ns(), due_ns = server->ledger.due_ns, folder_ns = folder_due_ns(server);
     if (folder_ns < due_ns)
         due_ns = folder_ns;
+    if (zr_kept_due_ns(server) < due_ns)
+        due_ns = zr_kept_due_ns(server);
     if (due_ns != UINT64_MAX) {
         uint64_t left_ms = due_ns > now_ns ? (due_ns - now_ns) / 1000000 + 1 : 0;
         if (timeout_ms < 0 || left_ms < (uint64_t)timeout_ms)
@@ -408,6 +423,7 @@ void zr_server_step(struct zr_server *server, int timeout_ms)
     now_ns = zr_os_now_ns();
     zr_ledger_tick(&server->ledger, now_ns);
     check_silent(server, now_ns);
+    zr_kept_check(server, now_ns);
     if (now_ns >= folder_due_ns(server))
         check_folder(server, now_ns);
     finish_disconnected(server);
@@ -420,6 +436,7 @@ zr_result zr_server_start(struct zr_server *server, struct zr_service_log *log)
     server->ledger.calls = &calls;
     server->spare = -1;
     zr_ledger_start(&server->ledger);
+    zr_kept_holder_init(&server->holder);
     zr_slab_init(&server->connection_records, sizeof(struct zr_connection), ZR_POOL_FAULTS);
     server->epoll = epoll_create1(EPOLL_CLOEXEC);
     return server->epoll >= 0
@@ -458,6 +475,7 @@ void zr_server_end(struct zr_server *server)
             zr_device_pool_return_all(&server->device_pool, &connection->pieces);
     }
     server->connections = NULL;
+    zr_kept_holder_fini(&server->holder);
     zr_device_pool_close(&server->device_pool);
     close_fd(&server->spare);
     close_fd(&server->epoll);

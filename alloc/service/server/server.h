@@ -2,6 +2,7 @@
 #ifndef ZR_SERVICE_SERVER_H
 #define ZR_SERVICE_SERVER_H
 
+#include "alloc/keep/holder.h"
 #include "alloc/service/client/wire.h"
 #include "alloc/service/server/ledger.h"
 #include "alloc/service/server/limits.h"
@@ -32,8 +33,10 @@ struct zr_server {
     struct zr_ledger ledger; /* first */
     struct zr_service_log *log;
     struct zr_limits limits;
-    struct zr_device_pool device_pool; /* of a device's zrd */
-    struct zr_listener listener;       /* open before zr_server_listen() */
+    struct zr_device_pool device_pool;    /* of a device's zrd */
+    struct zr_kept_holder holder;         /* kept memory, of the host's zrd; see connection.h */
+    uint64_t keep_for_ns, kept_looked_ns; /* how long a segment stays that no process writes */
+    struct zr_listener listener;          /* open before zr_server_listen() */
     int epoll, spare; /* spare: a descriptor closed to answer one connection when none is free */
     struct zr_connection *connections; /* the newest first */
     unsigned connections_count, unregistered_count, left_count;
@@ -58,6 +61,9 @@ void zr_server_end(struct zr_server *server);
 zr_result zr_server_listen(struct zr_server *server);
 /* Takes ownership of a new connection. */
 void zr_server_admit(struct zr_server *server, int requests);
+/* A record in the list of connections, without sockets and not registered; NULL, with a message: there are
+ * too many. */
+struct zr_connection *zr_server_new_connection(struct zr_server *server, int32_t pid);
 /* Waits for events, at most timeout_ms (-1: no limit), and handles them. */
 void zr_server_step(struct zr_server *server, int timeout_ms);
 /* Stops the loop when the descriptor becomes readable. */

@@ -87,7 +87,7 @@ void zr_services_read(struct zr_services *out, enum zr_service_fresh fresh)
 const struct zr_service_message *zr_clients_find(const struct zr_clients *clients, long pid)
 {
     for (unsigned i = 0; clients->served && i < clients->count; i++)
-        if (clients->rows[i].pid == pid)
+        if (clients->rows[i].pid == pid && !(clients->rows[i].flags & ZR_SERVICE_SEGMENT))
             return &clients->rows[i];
     return NULL;
 }

@@ -212,6 +212,11 @@ static const char fuzz_a_tool[] = "O0  O1  A0 ?D0\040\024L1\002\004K1  M1  M1\00
 static const char fuzz_two_runs[] =
     "O0  O1  O2  O3  A0 ?A1 ?A2 ?A3 ?G0  G1  H$\050\024I   D0\050\024H!\050\024I!  "
     "E0\024\024I   D1\050\024I!  H*\004\024H+\004\024I*  I+  C2  C0  C1  C3  ";
+/* Kept memory: a segment of two connections, dropped and reported again; Z is KEEP_CREATE, then OPEN, LIST,
+ * DROP and ADOPT. */
+static const char fuzz_two_shards[] =
+    "O0  O1  Z0\001\025[1\001\025[1\002\025\\1  Z1\002\024]0\001\025^0\001\025"
+    "Z2\001\033O2  A2\001\025D2\040\024Z2\001\034C1  C0  ";
 /* A device's: two pieces, one again by its number, both given back; then a client that ends with one. */
 static const char fuzz_two_pieces[] = "O0  A0 ?G0  D0\020\021B0  E0\020\021D0\020\021"
                                       "C0  O1  A1\020\021D1\020\021E1\020\021C1  ";

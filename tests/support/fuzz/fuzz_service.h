@@ -81,7 +81,15 @@ static inline void fuzz_speak(struct fuzz_speaker *speaker, const unsigned char 
     message.pid = step[2] & 1 ? getpid() : 0;
     memset(message.group, 'a' + step[2] % 3, step[2] & 2 ? 3 : 0);
     memset(message.words, step[2], step[1] & 64 ? sizeof message.words : 0);
-    int fd = message.kind == ZR_SERVICE_ADOPT || step[1] & 128 ? speaker->file : -1;
+    if (message.kind >= ZR_SERVICE_KEEP_CREATE && message.kind <= ZR_SERVICE_KEEP_ADOPT && !(step[1] & 64)) {
+        snprintf(message.words, sizeof message.words, "shard%u", step[2] % 3u);
+        message.serial = step[1] & 8 ? number : 1 + step[3] % 2u;
+        message.held_bytes = step[1] & 32 ? number : 0;
+        message.count = step[1] & 4 ? number : 4;
+    }
+    int fd = message.kind == ZR_SERVICE_ADOPT || message.kind == ZR_SERVICE_KEEP_ADOPT || step[1] & 128
+                 ? speaker->file
+                 : -1;
     zr_service_send(speaker->line, &message, fd, true);
 }
 
@@ -171,6 +179,7 @@ static inline bool fuzz_zrd(bool device, const unsigned char *data, size_t bytes
     memset(&server, 0, sizeof server);
     server.ledger.capacity_bytes = device ? 8 << 20 : 64 << 20; /* a device's is filled */
     server.ledger.within_ns = 1000000;
+    server.keep_for_ns = 3600 * UINT64_C(1000000000);
     for (unsigned i = 0; i < FUZZ_SPEAKERS; i++)
         speakers[i] = (struct fuzz_speaker){.line = -1, .bell = -1, .file = -1};
     good = (!device || zr_device_pool_open(&server.device_pool, 0, &memory_bytes) == ZR_OK) &&
@@ -192,6 +201,7 @@ static inline bool fuzz_zrd(bool device, const unsigned char *data, size_t bytes
     }
     for (unsigned i = 0; i < FUZZ_SPEAKERS; i++)
         fuzz_hang_up(&speakers[i]);
+    server.keep_for_ns = 0;
     for (unsigned i = 0; i < 4; i++)
         zr_server_step(&server, 0);
     good = good && (device || (server.connections_count == 0 && server.ledger.held_bytes == 0 &&

@@ -16,7 +16,8 @@ static const char *const fuzz_service_words[] = {
     "O0  ",       "O1  ",       "C0  ",       "C1  ",       "A0\x06\x80", "A1\x02\x80", "B0  ",
     "#0  ",       "D0\x02\x14", "D1\x20\x15", "E0\x02\x14", "F0\x01\x40", "G0  ",       "K0  ",
     "L1\x02\x05", "M0  ",       "M0 \x10",    "P0\x07 ",    "V0\x02 ",    "H \x28\x14", "H!\x28\x14",
-    "I   ",       "I!  ",       "H*\x04\x14", "H+\x04\x14", "I*  ",       "I+  ",       NULL};
+    "I   ",       "I!  ",       "H*\x04\x14", "H+\x04\x14", "I*  ",       "I+  ",       "Z0\1\x15",
+    "[1\1\x15",   "\\1  ",      "]0\1\x15",   "^0\1\x15",   NULL};
 
 /* Archives of torch.save(): records of a zip file, and calls. */
 static const char *const fuzz_torch_words[] = {"PK\1\2",

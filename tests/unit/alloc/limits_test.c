@@ -18,6 +18,7 @@
 #include "alloc/telemetry/trace_format.h"
 #include "alloc/plan/plan.h"
 #include "alloc/pool/contiguous.h"
+#include "alloc/keep/holder.h"
 #include "alloc/service/server/limits.h"
 #include "alloc/service/server/runs.h"
 #include "tests/support/blocks.h"
@@ -850,7 +851,43 @@ ASK(burst)
     return (size_t)status.st_size == value * strlen("2000-01-01 00:00:00 zrd: line 0\n") ? ZR_OK : CUT;
 }
 
+enum { SEGMENT_BYTES, SEGMENT_TENSORS, SEGMENT_NAME };
+
+ASK(kept_segment)
+{
+    struct zr_segment_shape shape;
+    char name[64] = "";
+    memset(name, 'a', limit->with == SEGMENT_NAME ? value : 1);
+    return zr_segment_plan(
+        &(struct zr_keep_options){.name = name,
+                                  .bytes = limit->with == SEGMENT_BYTES ? value : 1,
+                                  .tensors_max = limit->with == SEGMENT_TENSORS ? (unsigned)value : 1},
+        &shape);
+}
+
+ASK(held_segments)
+{
+    struct zr_kept_holder holder;
+    char name[24];
+    zr_result result = ZR_OK;
+    zr_kept_holder_init(&holder);
+    for (size_t i = 0; result == ZR_OK && i < value; i++) {
+        struct zr_segment_shape shape = {.bytes = 1};
+        snprintf(name, sizeof name, "%zu", i);
+        strcpy(shape.name, name);
+        result = zr_kept_holder_check_new(&holder, name, 1);
+        if (result == ZR_OK)
+            zr_kept_holder_add(&holder, 1, &shape, -1);
+    }
+    zr_kept_holder_fini(&holder);
+    return result;
+}
+
 static const struct limit service[] = {
+    {"a segment of kept memory", kept_segment, 1, (size_t)1 << 50, INVALID, INVALID, 0, SEGMENT_BYTES},
+    {"its tensors", kept_segment, 0, ZR_SEGMENT_TENSORS_MAX, 0, INVALID, 0, SEGMENT_TENSORS},
+    {"its name", kept_segment, 1, ZR_KEEP_NAME_BYTES - 1, INVALID, INVALID, 0, SEGMENT_NAME},
+    {"segments that a holder has", held_segments, 0, ZR_HELD_MAX, 0, ZR_ERR_HOST_MEMORY, 0, 0},
     {"a lease", lease, 1, ADDRESSES, INVALID, INVALID, 0, ALONE},
     {"a lease within a process's quota", lease, 1, 900, INVALID, MEMORY, 0, PROCESS},
     {"a lease within each process's quota", lease, 1, 900, INVALID, MEMORY, 0, EACH},

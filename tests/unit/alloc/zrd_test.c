@@ -69,6 +69,21 @@ static const struct row {
     {"but not before it was answered", "0O 0H0 0N 1O 1s0 1s0", "0W0i1C1C"},
     {"what zrd has", "1O 1S", "1D"},
     {"its end", "0O 0X", "0DS"},
+    {"a segment, and one of its name", "0O 0c4 0c4", "0D0R"},
+    {"a segment without bytes, without a token", "0O 0c0 0cx", "0R0R"},
+    {"a segment for a process with its token, and for one without", "0O 0c4 1O 1o4 1ox 1ow", "0D1D1R1R"},
+    {"a segment counts", "0O 0c4 1O 1H0 1Lz 1L9", "0D1W1R1G"},
+    {"waits for memory", "0O 0H0 0N 0Lz 1O 1c4 0B8", "0W0G0r1D"},
+    {"is refused where there is none", "0O 0H0 0Lz 1O 1c4", "0W0G1R"},
+    {"and ends with a process that waits for it", "0O 0H0 0N 0Lz 1O 1c4 1C 0B8 2O 2H0 2L8", "0W0G0r2W2G"},
+    {"a quota of a group counts it, without its process, too", "0O 0Q8 1O 1c4 1C 2O 2H0 2L2 2L1",
+     "0D1D2W2G2R"},
+    {"a quota of a process counts its segments", "0O 0H0 1O 1q8 1c4 0L2 0L1", "0W1D1D0G0R"},
+    {"segments are listed, and dropped", "0O 0c4 0l 0d4 0l 0d4", "0D0K0D0D0R"},
+    {"a segment that no process writes", "0O 0c4 0C t 1O 1l 1C t 2O 2l", "0D1K2D"},
+    {"a segment that its process reports to the next zrd", "0O 0c4 0d4 0a4 0l", "0D0D0D0K"},
+    {"a file that is no segment", "0O 0H0 0F 0a4", "0W0D0R"},
+    {"a client that keeps and registers", "0O 0c4 0H0", "0D0x"},
 };
 
 /* ---- Speakers ------------------------------------------------------------------------------------------ */
@@ -95,11 +110,11 @@ static void note(size_t number, char letter)
     snprintf(came + used, sizeof came - used, "%zu%c", number, letter);
 }
 
-/* W, D, G, R, C: WELCOME, DONE, GRANTED, REFUSED, CLIENT; r, e: RECLAIM, ENDED; x, b: the line and the bell
- * are hung up; f: a descriptor that exec would leave open. */
+/* K: KEPT; W, D, G, R, C: WELCOME, DONE, GRANTED, REFUSED, CLIENT; r, e: RECLAIM, ENDED; x, b: the line and
+ * the bell are hung up; f: a descriptor that exec would leave open. */
 static void hear(struct speaker *speaker, int *socket)
 {
-    static const char letters[ZR_SERVICE_KIND_COUNT + 1] = "?...............WDGLRCryie";
+    static const char letters[ZR_SERVICE_KIND_COUNT + 1] = "?...............WDGLRCryie.....K";
     struct zr_service_packet packet;
     size_t number = (size_t)(speaker - speakers);
     zr_result result;
@@ -176,15 +191,17 @@ static void say(struct speaker *speaker, char letter, char with)
     const char *kind = strchr(letters, letter == 'E'   ? 'D'
                                        : letter == 'V' ? 'H'
                                        : letter == 's' ? 'S'
+                                       : letter == 'q' ? 'Q'
                                                        : letter);
-    struct zr_service_message message =
-        zr_service_message_of(letter == 'k'   ? ZR_SERVICE_KIND_COUNT
-                              : letter == 'K' ? ZR_SERVICE_DONE
-                                              : (enum zr_service_kind)(kind - letters));
+    struct zr_service_message message = zr_service_message_of(letter == 'k'   ? ZR_SERVICE_KIND_COUNT
+                                                              : letter == 'K' ? ZR_SERVICE_DONE
+                                                              : kind ? (enum zr_service_kind)(kind - letters)
+                                                                     : ZR_SERVICE_KEEP_LIST);
     message.bytes = message.held_bytes = message.hard_bytes = bytes;
-    message.flags = letter == 'E'                  ? ZR_SERVICE_DRAIN_END
-                    : letter == 'Q' && with != 'n' ? ZR_SERVICE_SET_HARD
-                                                   : 0;
+    message.flags = letter == 'E'                                     ? ZR_SERVICE_DRAIN_END
+                    : letter == 'q' || (letter == 'Q' && with != 'n') ? ZR_SERVICE_SET_HARD
+                                                                      : 0;
+    message.pid = letter == 'q' ? getpid() : 0;
     if (letter == 's')
         message.flags = ZR_SERVICE_FRESH;
     if (with && strchr("pqu", with)) {
@@ -195,9 +212,16 @@ static void say(struct speaker *speaker, char letter, char with)
         message.flags = ZR_SERVICE_IN_SLICE;
         message.slice = with == 'u' ? UINT64_MAX : 7;
     }
-    strcpy(message.group, "a");
+    if (strchr("colda", letter)) {
+        static const char keeps[] = "colda";
+        message.kind = (uint16_t)(ZR_SERVICE_KEEP_CREATE + (strchr(keeps, letter) - keeps));
+        message.serial = letter == 'l' ? 0 : with == 'x' ? 0 : with == 'w' ? 6 : 5;
+        message.held_bytes = message.count = message.flags = 0;
+        strcpy(message.words, "shard");
+    }
+    strcpy(message.group, letter == 'q' ? "" : "a");
     message.version = (uint16_t)(message.version + (letter == 'V'));
-    int fd = letter == 'A' ? file_to_adopt(speaker, with) : -1;
+    int fd = letter == 'A' ? file_to_adopt(speaker, with) : letter == 'a' ? file_to_adopt(speaker, '0') : -1;
     zr_service_send(speaker->line, &message, fd, true);
     drop(&fd);
 }
@@ -247,6 +271,7 @@ static void start_server(void)
     memset(&server, 0, sizeof server);
     server.ledger.capacity_bytes = 64 * MIB;
     server.ledger.within_ns = SECOND;
+    server.keep_for_ns = 100 * SECOND;
     zr_server_start(&server, &nothing);
     came[0] = '\0';
     for (unsigned i = 0; i < 3; i++)
@@ -261,6 +286,7 @@ static bool end_server(int descriptors)
         drop(&speakers[i].bell);
         drop(&speakers[i].file);
     }
+    server.keep_for_ns = 0;
     serve(false);
     bool good = server.connections_count + server.unregistered_count + server.left_count == 0 &&
                 !server.connections && server.ledger.held_bytes + server.ledger.clients_count == 0;

@@ -3,6 +3,8 @@
 #define _GNU_SOURCE
 #include <sys/time.h>
 
+#include "alloc/keep/zr_keep.h"
+#include "tests/support/child.h"
 #include "tests/support/zero/launch_runs.h"
 #include "tests/support/seed.h"
 #include "zero/launch/start.h"
@@ -324,6 +326,41 @@ static void test_handlers(void)
     tap_is(code, 0, "the handlers of a rank run on a stack of their own");
 }
 
+/* A process of the run that is killed after a commit, and its successor: the launcher keeps the memory. */
+static const struct zr_keep_name shard = {"run/shard", 77};
+
+static int keep_and_die(void)
+{
+    const struct zr_keep_options options = {.name = shard.name, .token = shard.token, .bytes = 8};
+    const struct zr_keep_tensor number = {.name = "number", .bytes = sizeof(int)};
+    uint32_t tensor;
+    zr_keep *keep;
+    void *at;
+    if (zr_keep_create(&keep, &options) != ZR_OK || zr_keep_tensor_create(keep, &number, &tensor) != ZR_OK ||
+        zr_keep_begin(keep, NULL) != ZR_OK || zr_keep_write(keep, tensor, &at) != ZR_OK)
+        return 3;
+    *(int *)at = 42;
+    zr_keep_commit(keep);
+    return kill(getpid(), SIGKILL);
+}
+
+static int keep_in_turn(struct zr_local_world *local, unsigned rank, void *argument)
+{
+    zr_keep *keep;
+    struct zr_keep_view view;
+    (void)local, (void)rank, (void)argument;
+    bool good = in_child(keep_and_die) == -SIGKILL && zr_keep_open(&keep, &shard, ZR_KEEP_WRITE) == ZR_OK &&
+                zr_keep_read(keep, 0, &view) == ZR_OK && *(const int *)view.address == 42;
+    zr_keep_close(good ? keep : NULL);
+    return good && zr_keep_drop(&shard) == ZR_OK ? 0 : 3;
+}
+
+static void test_kept_memory(void)
+{
+    int code = zr_local_launch(&(struct zr_launch_options){.world = 1, .rank_main = keep_in_turn});
+    tap_is(code, 0, "a launcher keeps the memory of a process that is killed for the next one");
+}
+
 static int end_at_once(struct zr_local_world *local, unsigned rank, void *argument)
 {
     (void)local, (void)rank, (void)argument;
@@ -523,6 +560,7 @@ int main(void)
     test_any_moment();
     test_signals_restored();
     test_handlers();
+    test_kept_memory();
     test_signals_after_run();
     test_limits();
     for (unsigned world = 31; world <= 33; world++)

@@ -4,6 +4,8 @@
 #include <signal.h>
 #include <sys/socket.h>
 
+#include "alloc/backend/backend.h"
+#include "alloc/service/client/wire.h"
 #include "tests/support/cuda/cuda_rules.h"
 
 static int byte_at(const struct world *w, zr_cu_address address)
@@ -101,6 +103,62 @@ static zr_cu_result shared(const struct world *w)
     return byte_at(w, address + 4095) == 8 ? code : VERDICT_BROKEN;
 }
 
+/* ---- Memory of a dead process -------------------------------------------------------------------------- */
+
+/* The program of a process that fills a block, exports it and waits to be killed. */
+static int export_and_wait(int peer)
+{
+    struct zr_service_message message = zr_service_message_of(ZR_SERVICE_DONE);
+    struct zr_segment segment;
+    size_t count = 1, lead;
+    struct world w = {0};
+    zr_backend *backend;
+    zr_arena *arena;
+    void *block;
+    if (prepare(&w, cuda_on_card()) != ZR_CU_SUCCESS || zr_backend_cuda_create(&backend, NULL) != ZR_OK ||
+        zr_arena_create(&arena, &(struct zr_arena_options){.backend = backend}) != ZR_OK ||
+        zr_arena_alloc(arena, &(struct zr_request){.bytes = 4096}, &block) != ZR_OK ||
+        zr_backend_fill(backend, &(struct zr_fill){block, 7, 4096, 0}) != ZR_OK ||
+        zr_backend_synchronize(backend) != ZR_OK ||
+        zr_block_export(arena, block, &segment, &count, &lead) != ZR_OK)
+        return 1;
+    message.bytes = segment.bytes;
+    message.serial = lead;
+    zr_service_send(peer, &message, segment.fd, false);
+    return read(peer, &message, 1) == 1;
+}
+
+/* A survivor has the memory of a process that was killed, by the descriptor that it got before. */
+static zr_cu_result survives(const struct world *w)
+{
+    struct zr_service_packet packet;
+    unsigned char got[4096] = {0};
+    zr_backend *backend = NULL;
+    void *seen = NULL;
+    struct process other = start("--export");
+    zr_result result = zr_service_receive(other.end, &packet, UINT64_C(60000000000));
+    kill(other.pid, SIGKILL);
+    waitpid(other.pid, NULL, 0);
+    struct zr_segment segment = {packet.fds[0], 0, packet.message.bytes};
+    (void)w;
+    if (result == ZR_OK && packet.fds_count == 1)
+        result = zr_backend_cuda_create(&backend, NULL);
+    if (result == ZR_OK)
+        result = zr_import(backend, &segment, 1, &seen);
+    zr_service_packet_close(&packet);
+    if (result == ZR_OK)
+        result = zr_backend_copy(backend,
+                                 &(struct zr_copy){got, (char *)seen + packet.message.serial, sizeof got, 0});
+    if (result == ZR_OK)
+        result = zr_backend_synchronize(backend);
+    bool whole = got[0] == 7 && memcmp(got, got + 1, sizeof got - 1) == 0;
+    if (seen)
+        zr_import_release(backend, seen);
+    if (backend)
+        zr_backend_destroy(backend);
+    return result == ZR_OK && whole ? ZR_CU_SUCCESS : VERDICT_BROKEN;
+}
+
 /* A process that allocates as many granules as each byte that it gets says, and answers how many are used. */
 static void allocate_on_demand(int peer)
 {
@@ -157,6 +215,8 @@ static const struct rule rules[] = {
      "MEM cuIpcOpenMemHandle", shared, ZR_CU_INVALID_VALUE, 0},
     {"processes share a device's memory, and it survives them", "MEM cuMemGetInfo", one_account,
      ZR_CU_SUCCESS, EMULATOR_ONLY},
+    {"exported memory lives as long as a process has its descriptor",
+     "VA cuMemExportToShareableHandle, cuMemRelease", survives, ZR_CU_SUCCESS, 0},
 };
 
 int main(int count, char **arguments)
@@ -165,6 +225,8 @@ int main(int count, char **arguments)
         allocate_on_demand(atoi(arguments[2]));
         return 0;
     }
+    if (count > 2 && strcmp(arguments[1], "--export") == 0)
+        return export_and_wait(atoi(arguments[2]));
     if (count > 2 && strcmp(arguments[1], "--open") == 0) {
         int peer = atoi(arguments[2]);
         zr_cu_result code = open_elsewhere(peer);

@@ -242,6 +242,7 @@ static const struct {
     {fuzz_service, fuzz_two_clients},
     {fuzz_service, fuzz_a_tool},
     {fuzz_service, fuzz_two_runs},
+    {fuzz_service, fuzz_two_shards},
     {fuzz_service_device, fuzz_two_pieces},
     {fuzz_config, fuzz_adamw_config},
     {fuzz_config, fuzz_sgd_config},

@@ -9,6 +9,7 @@
 #include "alloc/heap/heap.h"
 #include "alloc/base/system/os.h"
 #include "zero/train/settings/args.h"
+#include "zero/train/rank/kept.h"
 #include "zero/train/rank/rank_plan.h"
 #include "zero/train/settings/offload.h"
 #include "zero/train/rank/spill.h"
@@ -142,7 +143,8 @@ static zr_result open_peers(struct zr_rank *rank)
         return ZR_ERR_HOST_MEMORY;
     zr_rank_note_plan(&mine, &rank->plan, rank->rank);
     result = zr_rank_exchange_reports(rank, &mine);
-    bool reports = rank->rank == 0 && config->command == ZR_COMMAND_TRAIN;
+    bool reports =
+        rank->rank == 0 && config->command == ZR_COMMAND_TRAIN && zr_local_restarts(rank->local) == 0;
     if (result == ZR_OK && reports)
         result = zr_report_plan(config, rank->plan.elements, rank->reports, config->world);
     if (result == ZR_OK && reports)
@@ -268,6 +270,8 @@ zr_result zr_rank_open(struct zr_rank *out, const struct zr_train_config *config
                                                                         .ranks_here = config->ranks_here});
     if (result == ZR_OK)
         result = zr_rank_check_addresses_left(out);
+    if (result == ZR_OK)
+        result = zr_rank_kept_open(out);
     checkpoints.host = config->checkpoint_offload ? out->host_tier : NULL;
     if (result == ZR_OK)
         result = zr_trainer_state_open(
@@ -289,6 +293,7 @@ zr_result zr_rank_open(struct zr_rank *out, const struct zr_train_config *config
                                                .reduce = config->reduce,
                                                .compression = zr_train_compression(config),
                                                .measures_squares = config->noise_decay > 0,
+                                               .kept = out->keep ? &out->kept : NULL,
                                                .precision = zr_train_precision(config),
                                                .loss_scaling = config->loss_scaling,
                                                .seed = config->seed,
@@ -310,6 +315,7 @@ zr_result zr_rank_close(struct zr_rank *rank)
 
     zr_spill_close(rank);
     zr_trainer_state_close(&rank->state);
+    zr_rank_kept_close(rank);
     zr_thread_pool_destroy(rank->pool);
     zr_data_close(&rank->data);
     if (rank->mesh.world)

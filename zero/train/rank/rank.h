@@ -3,6 +3,7 @@
 #ifndef ZR_TRAIN_RANK_H
 #define ZR_TRAIN_RANK_H
 
+#include "alloc/keep/zr_keep.h"
 #include "zero/step/trainer_state.h"
 #include "zero/train/rank/thread_pool.h"
 #include "zero/plan/timeline.h"
@@ -40,6 +41,8 @@ struct zr_rank {
     struct zr_mesh_place place;
     zr_thread_pool *pool;
     bool traced;
+    zr_keep *keep;              /* memory that outlives this process, see kept.h; NULL: none */
+    struct zr_kept_memory kept; /* of the engine */
     struct zr_trainer_state state;
     struct zr_data data;
     struct zr_rank_report *reports; /* [world], filled by zr_rank_exchange_reports(); on the heap */

@@ -1,5 +1,6 @@
 /* rank_plan.c: makes a rank's request to zero/plan, and copies the plan into reports. */
 #include "zero/train/rank/rank_plan.h"
+#include "zero/train/rank/kept.h"
 
 #include <string.h>
 
@@ -37,6 +38,7 @@ zr_result zr_rank_request(struct zr_plan_request *out, const struct zr_train_con
                                     .reduce = config->reduce,
                                     .compression = zr_train_compression(config),
                                     .measures_squares = config->noise_decay > 0,
+                                    .keeps_state = !zr_rank_kept_words(config),
                                     .precision = zr_train_precision(config),
                                     .optimizer = config->optimizer,
                                     .stages = config->stages,

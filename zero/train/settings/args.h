@@ -117,6 +117,7 @@ struct zr_train_config {
     bool by_mpi;           /* MPI carries the messages, or the host messages of NCCL */
     bool deterministic;    /* NCCL sums in rank order */
     unsigned comm_timeout; /* seconds */
+    unsigned max_restarts; /* of killed ranks */
     struct zr_start start; /* launcher of the ranks */
     unsigned ranks_here;   /* ranks on this machine */
     unsigned stage;

@@ -182,6 +182,8 @@ const struct zr_flag zr_flags[] = {
            "--comm nccl: sum in rank order, as the other transports do"),
     COUNT("comm-timeout", memory, comm_timeout, "600", 1, 1000000,
           "seconds of silence after which a rank counts as lost"),
+    COUNT("max-restarts", memory, max_restarts, "0", 0, 1000000,
+          "killed ranks that are replaced; the run continues from its last save"),
 
     CHOICE("optimizer", optimizing, optimizer.kind, "adamw", ZR_OPTIMIZER_NAMES,
            "update of parameters, see below"),

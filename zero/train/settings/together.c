@@ -215,6 +215,22 @@ static const char *noise_conflict(const struct zr_train_config *config)
                : NULL;
 }
 
+/* Message about an option that contradicts --max-restarts; NULL: none. */
+static const char *restart_conflict(const struct zr_train_config *config)
+{
+    return config->max_restarts == 0 ? NULL
+           : config->by_mpi || config->comm == ZR_TRAIN_COMM_NCCL
+               ? "--max-restarts requires --comm local: MPI and NCCL cannot continue without a lost rank"
+           : config->start.kind != ZR_START_FORK
+               ? "--max-restarts requires ranks that zr-train forks, with --ranks; torchrun and srun restart ranks "
+                 "by themselves"
+           : config->backend == ZR_TRAIN_CUDA
+               ? "--max-restarts requires --backend host: operations of a lost rank stay in a GPU's streams"
+           : config->prove ? "--prove compares a run without restarts; leave --max-restarts out"
+           : config->spill ? "--max-restarts cannot be combined with --spill; leave one of the two out"
+                           : NULL;
+}
+
 /* Message about an option that has no effect or contradicts another; NULL: none. */
 static const char *option_conflict(const struct zr_train_config *config)
 {
@@ -238,6 +254,8 @@ static const char *option_conflict(const struct zr_train_config *config)
         return checkpoints;
     if (zr_compress_conflict(config))
         return zr_compress_conflict(config);
+    if (restart_conflict(config))
+        return restart_conflict(config);
     if (trainable_conflict(config))
         return trainable_conflict(config);
     if (!is_left_open(config, "stage") && zr_train_offload_words(config))

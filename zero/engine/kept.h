@@ -1,0 +1,59 @@
+/* kept.h: an engine whose state outlives its process (zr_engine_options.kept).
+ *
+ * Pools of parameters, gradients and optimizer state are kept memory, beside a log of one window of elements
+ * and a record. A step has three phases on each rank, and the record tells which one a dead process was in:
+ *
+ *   computing   The state is that of `steps` steps. After a restart the step is repeated.
+ *   updating    Action DECIDE has stored the arguments of the update and then `decided`. The gradients of all
+ *               ranks are reduced, since the norm is known. Before a window of elements is updated, its old
+ *               state goes to the log. After a restart the window of the log is restored, and the update goes
+ *               on from there with the kept gradients.
+ *   committed   Action COMMIT has advanced `steps`. The next step may overwrite the gradients.
+ *
+ * If a rank has decided a step, every rank can finish the step: a rank that does not know the norm takes the
+ * arguments of one that does. Ranks that are done wait in the next step, which needs gradients of all ranks,
+ * so no two ranks are more than a step apart.
+ *
+ * The order of stores is what a process killed between two of them leaves, since the memory itself survives.
+ * Private to engine/. */
+#ifndef ZR_ENGINE_KEPT_H
+#define ZR_ENGINE_KEPT_H
+
+#include "zero/engine/actions.h"
+
+/* Checks which options kept memory excludes; no effect without it. */
+zr_result zr_engine_kept_check(const struct zr_engine_options *options);
+/* Allocates a pool: kept memory under `name`, or a block of the arena. The message of a tag limit has the
+ * name / frees it and clears the pointer. */
+struct zr_kept_pool {
+    zr_arena *arena;
+    const char *name;
+    zr_tag tag;
+    size_t count, bytes;
+};
+zr_result zr_kept_pool_take(const struct zr_kept_memory *kept, const struct zr_kept_pool *pool, void *out);
+void zr_kept_pool_drop(const struct zr_kept_memory *kept, zr_arena *arena, void *pointer_to_pool);
+
+/* After the pools are allocated: allocates log and record. */
+zr_result zr_engine_kept_open(struct zr_engine *engine);
+void zr_engine_kept_close(struct zr_engine *engine);
+/* Whether all ranks hold the same step or neighbouring ones. Collective. If not, the caller initialises. */
+zr_result zr_engine_kept_find(struct zr_engine *engine, bool *held);
+/* Finishes the last decided step on all ranks and publishes the parameters. Collective. */
+zr_result zr_engine_kept_recover(struct zr_engine *engine);
+/* The contents change outside of a step, so that a process killed meanwhile leaves nothing of use. */
+void zr_engine_kept_invalidate(struct zr_engine *engine);
+
+/* Adds the actions to the list of a step. */
+extern const struct zr_action_transform zr_engine_kept_step;
+void zr_engine_kept_decide(struct zr_engine_run *run);
+void zr_engine_kept_commit(struct zr_engine *engine);
+/* The first element of the unit whose update is not complete / logs a window that is about to be updated /
+ * notes that the elements up to `end` are updated. */
+size_t zr_engine_kept_begin(const struct zr_engine *engine, size_t unit);
+zr_result zr_engine_kept_log(struct zr_engine_run *run, size_t unit, size_t at, size_t count);
+void zr_engine_kept_note(struct zr_engine *engine, size_t unit, size_t end);
+/* Maximum elements of a window of the update; 0: no limit. */
+size_t zr_engine_kept_window(const struct zr_engine *engine);
+
+#endif

@@ -1,0 +1,25 @@
+/* kept.h: memory of a rank that outlives its process, with --max-restarts: the engine's pools
+ * (zr_kept_memory) and the run's history, in one segment of kept memory (alloc/keep) that the launcher holds.
+ * A successor opens the segment of the rank that it replaces. Used by the thread that opens the rank. */
+#ifndef ZR_TRAIN_KEPT_H
+#define ZR_TRAIN_KEPT_H
+
+#include "zero/train/rank/rank.h"
+
+/* What the run needs beside the engine to continue. */
+struct zr_kept_course {
+    uint64_t resumed_step;                      /* the step that the run began after */
+    uint64_t data_order, data_steps, data_rows; /* see zr_data_set_order() and zr_data_resume() */
+};
+
+/* Why a run with these settings restarts from its saves only; NULL: it has kept memory. */
+const char *zr_rank_kept_words(const struct zr_train_config *config);
+/* Opens the rank's segment, or creates it. No effect without kept memory. */
+zr_result zr_rank_kept_open(struct zr_rank *rank);
+void zr_rank_kept_close(struct zr_rank *rank);
+/* *out: memory of this name with the contents of the earlier process, or zeros; NULL without kept memory. */
+zr_result zr_rank_kept_take(struct zr_rank *rank, const char *name, size_t bytes, void **out);
+/* Adds the segment's memory to the bytes of the rank's arena. */
+void zr_rank_kept_add(const struct zr_rank *rank, struct zr_arena_stats *stats);
+
+#endif
