@@ -632,8 +632,9 @@ enum zr_pipeline_schedule {
      * of earlier versions of the parameters, which a rank keeps. One stage per rank; gradients are clipped by
      * the norm of each rank's stage and of the stages that share tensors with it. Not with stage 3, a delayed
      * or speculative update, or fp16. */
-    ZR_PIPELINE_2BW,       /* one update per step, of at least p micro-batches; two versions */
-    ZR_PIPELINE_PIPEDREAM, /* steps of one micro-batch; stage i of p has p - i versions. No tied tensors */
+    ZR_PIPELINE_2BW, /* one update per step, of at least p micro-batches; two versions */
+    /* Steps of one micro-batch; stage i of p has p - i versions, with `vertical_sync` p. No tied tensors. */
+    ZR_PIPELINE_PIPEDREAM,
     ZR_PIPELINE_SCHEDULES
 };
 
@@ -647,6 +648,8 @@ struct zr_pipeline {
      * interleaves: stage s is on rank s % ranks, and the number of micro-batches must be a multiple of the
      * number of ranks. The other schedules take 1. */
     unsigned interleave;
+    /* PIPEDREAM: a micro-batch reads the same version on all stages, the newest of stage 0 when it began. */
+    bool vertical_sync;
     /* Modules per stage, at least one each; copied. NULL: as equal as possible. */
     const size_t *modules;
     size_t bucket_bytes; /* size of a message slot between stages; 0: 256 KiB */

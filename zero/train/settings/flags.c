@@ -107,6 +107,8 @@ const struct zr_flag zr_flags[] = {
            "order of micro-batches in the pipeline stages"),
     {"interleave", memory, "N", "pipeline stages per rank, for --schedule 1f1b", NULL, "1; vhalf, zb-v: 2",
      NULL, ZR_FLAG_COUNT, FIELD(stages.interleave), 1, ZR_PIPELINE_PARTS_MAX},
+    SWITCH("vertical-sync", memory, stages.vertical_sync,
+           "--schedule pipedream: a micro-batch reads one version on all stages"),
     CHOICE("pipeline-cut", memory, pipeline_cut, "memory", "memory|equal",
            "layers per stage: equal peak memory, or equal numbers"),
     COUNT("tile", memory, shape.tiles, "1", 1, 65536,
