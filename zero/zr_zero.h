@@ -266,6 +266,10 @@ struct zr_compression {
      * are. The receiver computes with the unpacked numbers, in recomputation and backward, too. */
     enum zr_packing activations[2];
     uint64_t warmup_steps; /* of gradients; not with ZR_METHOD_PACKED */
+    /* ONEBIT and LOW_RANK with AdamW: above 0, the warm-up takes at least warmup_steps, and ends when the sum
+     * of the variance is between settle_ratio and 1 / settle_ratio times that of 1 / (1 - beta2) steps ago;
+     * at most 1. 0: it takes warmup_steps. */
+    double settle_ratio;
     /* Every check_steps steps the error of each kind is measured on one unit, another one each time: the norm
      * of what arrived minus what was meant, over the norm of what was meant, which is this rank's shard
      * before packing, or the exact sum of the unit's first gradients in the step. The exact sum is sent by a
@@ -284,6 +288,8 @@ struct zr_compression_check {
     uint64_t full_since[ZR_COMPRESSED_KINDS]; /* steps done when the kind exceeded the tolerance; 0: it has
                                                  not */
     uint64_t sent_bytes;                      /* by this rank, for exact sums */
+    uint64_t warmup_steps; /* with settle_ratio: steps done when the warm-up ended; 0: it has not */
+    double variance_ratio; /* with settle_ratio: at the last comparison; 0: none yet */
 };
 
 struct zr_engine_options {

@@ -2,6 +2,7 @@
 #include "zero/engine/errors.h"
 
 #include "zero/engine/meter.h"
+#include "zero/engine/warmup.h"
 
 bool zr_engine_keeps_errors(const struct zr_engine *engine)
 {
@@ -12,19 +13,13 @@ bool zr_engine_keeps_errors(const struct zr_engine *engine)
 uint64_t zr_engine_errors_first(const struct zr_engine *engine)
 {
     /* The warm-up of largest numbers sends more of them. */
-    return zr_engine_sends_by(engine, ZR_METHOD_LARGEST) ? 0 : engine->options.compression.warmup_steps;
+    return zr_engine_sends_by(engine, ZR_METHOD_LARGEST) ? 0 : zr_warmup_steps(engine);
 }
 
 bool zr_engine_feeds_errors(const struct zr_engine *engine)
 {
     return zr_engine_keeps_errors(engine) && !zr_meter_ended(engine, ZR_COMPRESSED_GRADIENTS) &&
            (engine->simulated || engine->steps_done >= zr_engine_errors_first(engine));
-}
-
-bool zr_engine_warms_up(const struct zr_engine *engine)
-{
-    return zr_engine_keeps_errors(engine) && !engine->simulated &&
-           engine->steps_done < engine->options.compression.warmup_steps;
 }
 
 zr_result zr_engine_errors_open(struct zr_engine *engine)
