@@ -105,9 +105,9 @@ static int rank_main(struct zr_local_world *local, unsigned rank, void *argument
 int main(void)
 {
     static const struct setting settings[] = {
-        {2, 0, ZR_METHOD_ONEBIT, 0.875f, 2, 1},    {3, 1, ZR_METHOD_ONEBIT, 0.875f, -0.9, 1},
-        {2, 1, ZR_METHOD_ONEBIT, 0.9375f, 2, 43},  {2, 0, ZR_METHOD_LOW_RANK, 0.9375f, -0.9, 1},
-        {3, 2, ZR_METHOD_LOW_RANK, 0.875f, 20, 1}, {2, 3, ZR_METHOD_LOW_RANK, 0.875f, 0, 0}};
+        {2, 0, ZR_METHOD_ONEBIT, 0.875f, 2, 1},     {3, 1, ZR_METHOD_ONEBIT, 0.875f, -0.9, 1},
+        {2, 1, ZR_METHOD_ONEBIT, 0.9375f, 0.1, 43}, {2, 0, ZR_METHOD_LOW_RANK, 0.9375f, -0.9, 1},
+        {3, 2, ZR_METHOD_LOW_RANK, 0.875f, 20, 1},  {2, 3, ZR_METHOD_LOW_RANK, 0.875f, 0, 0}};
     kernels = zr_kernels_cpu(zr_isa_best());
     for (size_t i = 0; i < sizeof settings / sizeof *settings; i++) {
         struct setting setting = settings[i];
