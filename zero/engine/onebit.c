@@ -69,7 +69,8 @@ static zr_result raise_unit(struct zr_engine *engine, size_t unit, const struct 
 zr_result zr_engine_onebit_settle(struct zr_engine *engine)
 {
     struct zr_variances all;
-    if (engine->simulated || !zr_engine_sends_signs(engine) || engine->steps_done != zr_warmup_steps(engine))
+    if (engine->simulated || !zr_engine_sends_signs(engine) ||
+        engine->steps_done != zr_engine_warmup_steps(engine))
         return ZR_OK;
     zr_result result = zr_variances_sum(&all, engine);
     for (size_t u = 0; u < engine->layout.units_count && result == ZR_OK; u++)

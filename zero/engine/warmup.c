@@ -14,20 +14,6 @@ uint64_t zr_warmup_window(float beta2)
     return (uint64_t)ceil(1 / (1 - (double)beta2 + 0x1p-25));
 }
 
-uint64_t zr_warmup_steps(const struct zr_engine *engine)
-{
-    const struct zr_compression *how = &engine->options.compression;
-    return how->settle_ratio == 0 ? how->warmup_steps
-           : engine->warmup.ended ? engine->warmup.steps
-                                  : UINT64_MAX;
-}
-
-bool zr_engine_warms_up(const struct zr_engine *engine)
-{
-    return zr_engine_keeps_errors(engine) && !engine->simulated &&
-           engine->steps_done < zr_warmup_steps(engine);
-}
-
 /* ---- Sums of variances --------------------------------------------------------------------------------- */
 
 /* Adds the part of a unit's shard that this rank has. */

@@ -13,8 +13,6 @@
 /* Steps after which a variance has forgotten how it began: 1 / (1 - beta2), rounded up. As a float beta2 is
  * up to 2^-25 below the number that was given. */
 uint64_t zr_warmup_window(float beta2);
-/* Number of steps that the warm-up takes; UINT64_MAX: not known yet. */
-uint64_t zr_warmup_steps(const struct zr_engine *engine);
 /* At the end of a step, before it counts: sums and compares if both are due. Collective. */
 zr_result zr_warmup_check(struct zr_engine *engine);
 /* What a checkpoint has of the warm-up; without settle_ratio: whether it has ended. / As after a load, before

@@ -67,6 +67,13 @@ static int trains(struct rig *rig, const struct setting *setting)
                         .warmup_steps = setting->warmup_steps,
                         .settle_ratio = 0.96}};
     uint64_t ended = 0;
+    struct zr_engine_options wrong[3] = {options, options, options};
+    wrong[0].compression.settle_ratio = 1.5;
+    wrong[1].optimizer.kind = ZR_OPTIMIZER_SGD;
+    wrong[2].compression.kinds[ZR_COMPRESSED_GRADIENTS].method = ZR_METHOD_LARGEST;
+    wrong[2].compression.kinds[ZR_COMPRESSED_GRADIENTS].parameter = 0.5f;
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
+        must(zr_engine_create(&rig->engine, &wrong[i]) == ZR_ERR_INVALID);
     must(zr_engine_create(&rig->engine, &options) == ZR_OK);
     for (uint64_t step = 1; ended == 0 || step <= ended + AFTER; step++) {
         float *base;
