@@ -266,6 +266,10 @@ struct zr_compression {
      * are. The receiver computes with the unpacked numbers, in recomputation and backward, too. */
     enum zr_packing activations[2];
     uint64_t warmup_steps; /* of gradients; not with ZR_METHOD_PACKED */
+    /* ONEBIT and LOW_RANK with AdamW: above 0, the warm-up takes at least warmup_steps, and ends when the sum
+     * of the variance is between settle_ratio and 1 / settle_ratio times that of 1 / (1 - beta2) steps ago;
+     * at most 1. 0: it takes warmup_steps. */
+    double settle_ratio;
     /* Every check_steps steps the error of each kind is measured on one unit, another one each time: the norm
      * of what arrived minus what was meant, over the norm of what was meant, which is this rank's shard
      * before packing, or the exact sum of the unit's first gradients in the step. The exact sum is sent by a
@@ -284,6 +288,8 @@ struct zr_compression_check {
     uint64_t full_since[ZR_COMPRESSED_KINDS]; /* steps done when the kind exceeded the tolerance; 0: it has
                                                  not */
     uint64_t sent_bytes;                      /* by this rank, for exact sums */
+    uint64_t warmup_steps; /* with settle_ratio: steps done when the warm-up ended; 0: it has not */
+    double variance_ratio; /* with settle_ratio: at the last comparison; 0: none yet */
 };
 
 /* Memory that outlives the process, for ranks that are replaced when they die. The engine has its pools of
@@ -656,8 +662,9 @@ enum zr_pipeline_schedule {
      * of earlier versions of the parameters, which a rank keeps. One stage per rank; gradients are clipped by
      * the norm of each rank's stage and of the stages that share tensors with it. Not with stage 3, a delayed
      * or speculative update, or fp16. */
-    ZR_PIPELINE_2BW,       /* one update per step, of at least p micro-batches; two versions */
-    ZR_PIPELINE_PIPEDREAM, /* steps of one micro-batch; stage i of p has p - i versions. No tied tensors */
+    ZR_PIPELINE_2BW, /* one update per step, of at least p micro-batches; two versions */
+    /* Steps of one micro-batch; stage i of p has p - i versions, with `vertical_sync` p. No tied tensors. */
+    ZR_PIPELINE_PIPEDREAM,
     ZR_PIPELINE_SCHEDULES
 };
 
@@ -671,6 +678,8 @@ struct zr_pipeline {
      * interleaves: stage s is on rank s % ranks, and the number of micro-batches must be a multiple of the
      * number of ranks. The other schedules take 1. */
     unsigned interleave;
+    /* PIPEDREAM: a micro-batch reads the same version on all stages, the newest of stage 0 when it began. */
+    bool vertical_sync;
     /* Modules per stage, at least one each; copied. NULL: as equal as possible. */
     const size_t *modules;
     size_t bucket_bytes; /* size of a message slot between stages; 0: 256 KiB */

@@ -16,9 +16,11 @@ from zrtest import BUILD, train
 PIPELINE = dict(pp=2, stage=0)  # one data rank
 LLAMA = dict(arch="llama")  # pipedream excludes GPT-2's tied embedding
 ROWS = {**{name: METHODS[name] for name in ("none", "onebit", "qwz + qgz + hpz on 4 ranks", "powersgd", "topk", "sdp4bit", "zerone")},
+        "onebit, auto": dict(compress="gradients:onebit", compress_warmup="auto"),
         "2bw": dict(schedule="2bw", accumulate=2, **PIPELINE),
         "none, llama": LLAMA,
-        "pipedream, llama": dict(schedule="pipedream", batch=8, **PIPELINE, **LLAMA)}
+        "pipedream, llama": dict(schedule="pipedream", batch=8, **PIPELINE, **LLAMA),
+        "pipedream, vertical sync, llama": dict(schedule="pipedream", vertical_sync=True, batch=8, **PIPELINE, **LLAMA)}
 MARGIN = 0.01
 
 

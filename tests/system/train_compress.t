@@ -69,6 +69,8 @@ same([train(**FOUR, compress="qwz,qgz,hpz", node_size=2, **flags).losses for fla
 ONEBIT = dict(ranks=2, stage=1, compress="gradients:onebit", beta2=0.5)
 for precision, stage in itertools.product(("fp32", "bf16"), (0, 1)):
     flags = {**ONEBIT, **SHAPE, "precision": precision, "steps": 8, "stage": stage}
+    if precision == "fp32":  # the warm-up ends after the one of the rate, 6 steps, or as soon as there is a ratio, after 3
+        flags.update(compress_warmup="auto", warmup=1 if stage else 6)
     saved = path(f"onebit-{precision}-{stage}")
     run = train(save=saved, save_every=5, **flags)
     elements, got, planned = sent(run)
@@ -77,7 +79,12 @@ for precision, stage in itertools.product(("fp32", "bf16"), (0, 1)):
     ok(rank["planned_bytes"]["total"] >= rank["peak_bytes"]["total"] - rank["peak_bytes"]["other"], "its bytes are planned")
     same(train(threads=4, accumulate=1, **flags).losses, run.losses, "4 threads: the same losses")
     last = os.path.join(saved, "step-00000005")
-    same(train(resume=last, **flags).losses, run.losses[5:], "a resumed run has the losses of one without an interruption")
+    again = train(resume=last, **flags)
+    same(again.losses, run.losses[5:], "a resumed run has the losses of one without an interruption") or note(again.err)
+    if precision == "fp32":
+        same([r.report["compress_warmup"] for r in (run, again)], [dict(updates=3 if stage else 6, ratio=run.report["compress_warmup"]["ratio"])] * 2,
+             "and its warm-up ends when the variance has settled")
+        ok(f"step {3 if stage else 6}: the variance has settled" in run.err and (stage or "after the variance has settled" in run.out), "a message says so") or note(run.err)
     other = train(**{**flags, "ranks": 3}, resume=last)
     ok(other.code == 0, "another number of ranks resumes it") or note(other.err)
 run = train(resume=last, **{**flags, "stage": 0})

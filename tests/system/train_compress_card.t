@@ -40,7 +40,7 @@ if not SHORT:
     beside_the_host("two micro-batches, fp16", (None, dict(stage=1)), (None, dict(stage=3)), tolerance=5e-3, ranks=2, precision="fp16", accumulate=2, compress=BOTH.format("mxfp8"), **SMALL)
     beside_the_host("parameters on the host", (None, {}), ranks=2, stage=3, offload_optimizer="cpu", offload_param="cpu", compress=BOTH.format("int8"), **SMALL)
     for precision in ("fp32", "bf16"):
-        saved, flags = path(f"onebit-{precision}"), {**ONEBIT, "precision": precision}
+        saved, flags = path(f"onebit-{precision}"), {**ONEBIT, "precision": precision, "compress_warmup": None if precision == "fp32" else "auto"}
         run = beside_the_host(f"onebit, {precision}", (None, {}), (CARDS, NCCL), tolerance=NEAR, **flags)
         on_card(save=saved, save_every=4, **flags)
         last = os.path.join(saved, "step-00000004")

@@ -18,17 +18,18 @@ MODELS = {"gpt2": SHAPE, "llama": LLAMA}
 KEPT = {"as they are": {}, "full": dict(recompute="full"), "host": dict(recompute="full", checkpoint_offload=True),
         "offloaded": dict(offload_optimizer="cpu"), "scattered": dict(no_contiguous=True, no_constant_buffers=True)}
 first = {}
-for row in most_pairs(5, schedule=("2bw", "pipedream"), model=tuple(MODELS), pp=(2, 4), data=(1, 2), stage=(0, 1, 2), kept=tuple(KEPT),
+for row in most_pairs(6, schedule=("2bw", "pipedream", "vertical"), model=tuple(MODELS), pp=(2, 4), data=(1, 2), stage=(0, 1, 2), kept=tuple(KEPT),
                     precision=("fp32", "bf16")):
-    pipedream = row["schedule"] == "pipedream"
+    pipedream = row["schedule"] != "2bw"
     if pipedream:
         row["model"] = "llama"
     if row["kept"] == "offloaded" and row["data"] > 1:
         row["stage"] = max(row["stage"], 1)
-    run = logged(ranks=row["pp"] * row["data"], pp=row["pp"], stage=row["stage"], schedule=row["schedule"], precision=row["precision"], pipeline_cut="equal",
+    run = logged(ranks=row["pp"] * row["data"], pp=row["pp"], stage=row["stage"], schedule="pipedream" if pipedream else "2bw", precision=row["precision"],
+                 pipeline_cut="equal", vertical_sync=row["schedule"] == "vertical",
                  **KEPT[row["kept"]], **MODELS[row["model"]], **({} if pipedream else dict(accumulate=4)))
     words = " ".join(f"{k} {v}" for k, v in row.items())
-    # A gradient is one update old in every stage of 2bw, and as old as the stage is early in pipedream.
+    # A gradient is one update old in every stage of 2bw, and P - 1 or as old as the stage is early in pipedream.
     key = row["schedule"], row["model"], row["data"], row["precision"], row["pp"] if pipedream else 0
     same(run.losses, first.setdefault(key, run.losses), f"{words}: the losses of its schedule") or note(run.err[-600:])
     if run.report:
@@ -48,7 +49,7 @@ else:
     same(logged(comm="mpi", **TWO).bits, plain.bits, "2bw over MPI: the same bits")
 
 # Drained for evaluations and saves. A resumed run has the bits of one that drained at the same steps.
-for words, flags in (("2bw", TWO), ("pipedream", dict(ranks=4, pp=4, schedule="pipedream", **LLAMA))):
+for words, flags in (("2bw", TWO), ("pipedream", dict(ranks=4, pp=4, schedule="pipedream", vertical_sync=True, **LLAMA))):
     folder = path(f"saved {words}")
     whole = logged(save=folder, save_every=5, **{**flags, "steps": 15})
     again = logged(resume=os.path.join(folder, "step-00000005"), save=path("again"), save_every=5, **{**flags, "steps": 15})
@@ -76,7 +77,8 @@ def planned(world_size=4, **flags):
                  seq=64, batch=2, arch="llama", **flags)
 
 
-for schedule, flags, stale in (("2bw", dict(accumulate=4), [1] * 4), ("pipedream", {}, [3, 2, 1, 0])):
+for schedule, flags, stale in (("2bw", dict(accumulate=4), [1] * 4), ("pipedream", {}, [3, 2, 1, 0]),
+                               ("pipedream", dict(vertical_sync=True), [3] * 4)):
     plan, base = planned(schedule=schedule, **flags), planned(schedule="1f1b", accumulate=4).report
     same([(stage["staleness"], stage["parameter_versions"]) for stage in plan.report["pipeline"]], [(s, s + 1) for s in stale],
          f"{schedule}: versions and staleness of each stage")

@@ -20,7 +20,9 @@
 #define ZR_CHECKPOINT_ERRORS "errors"
 /* Key of the kinds of compression that have ended, see zero/engine/meter.h. */
 #define ZR_CHECKPOINT_FULL_PRECISION "full_precision"
-#define ZR_CHECKPOINT_KIND_ROOM      48
+/* Key of the warm-up of compressed gradients, see zero/engine/warmup.h. */
+#define ZR_CHECKPOINT_WARMUP    "warmup_of_gradients"
+#define ZR_CHECKPOINT_KIND_ROOM 48
 void zr_checkpoint_kind_name(char out[ZR_CHECKPOINT_KIND_ROOM], const zr_engine *engine, unsigned kind);
 /* Last entry of a manifest: zr_checkpoint_text_sum() of all bytes before it. */
 #define ZR_CHECKPOINT_SUM_KEY ",\n \"manifest_checksum\": \""

@@ -12,6 +12,7 @@
 #include "zero/engine/meter.h"
 #include "zero/checkpoint/checkpoint_inside.h"
 #include "zero/engine/engine.h"
+#include "zero/engine/warmup.h"
 #include "zero/checkpoint/model_file.h"
 
 #define MANIFEST_MAX ((uint64_t)64 << 10) /* jansson takes up to a hundred times as much */
@@ -23,6 +24,7 @@ struct load {
     uint64_t step;
     uint64_t state_checksum;
     uint64_t full_since[ZR_COMPRESSED_KINDS];
+    struct zr_warmup warmup;
     bool has_errors;      /* the step has errors.NNNNN */
     uint64_t passed_over; /* a newer step without a manifest; 0: none */
 };
@@ -434,6 +436,26 @@ static void read_ended_kinds(struct load *load, json_t *root)
     }
 }
 
+/* A run that compresses gradients otherwise has a warm-up of its own. */
+static void read_warmup(struct load *load, json_t *root)
+{
+    json_t *entry = json_object_get(root, ZR_CHECKPOINT_WARMUP), *method = json_object_get(entry, "method"),
+           *sums = json_object_get(entry, "sums");
+    char name[ZR_CHECKPOINT_KIND_ROOM];
+    zr_checkpoint_kind_name(name, load->checkpoint->engine, ZR_COMPRESSED_GRADIENTS);
+    load->warmup = (struct zr_warmup){.ended = false};
+    if (!json_is_string(method) || strcmp(json_string_value(method), name) != 0 ||
+        !get_whole(entry, "steps", &load->warmup.steps))
+        return;
+    load->warmup.ended = json_is_true(json_object_get(entry, "ended"));
+    load->warmup.ratio = json_number_value(json_object_get(entry, "ratio"));
+    for (size_t i = 0; i < ZR_WARMUP_SUMS; i++) {
+        json_t *pair = json_array_get(sums, i);
+        load->warmup.sums[i].steps = (uint64_t)json_integer_value(json_array_get(pair, 0));
+        load->warmup.sums[i].sum = json_number_value(json_array_get(pair, 1));
+    }
+}
+
 static zr_result check_manifest(struct load *load, json_t *root, const char *name)
 {
     const char *format = json_string_value(json_object_get(root, "format"));
@@ -451,6 +473,7 @@ static zr_result check_manifest(struct load *load, json_t *root, const char *nam
     if (!result)
         result = check_shape(load, root, name);
     read_ended_kinds(load, root);
+    read_warmup(load, root);
     load->has_errors = json_is_true(json_object_get(root, ZR_CHECKPOINT_ERRORS));
     return result ? result : read_state_entry(load, root, name);
 }
@@ -521,6 +544,7 @@ static zr_result read_state(const struct load *load)
         result = zr_whole_open(&whole, checkpoint->engine, &checkpoint->shape, checkpoint->comm);
     result = zr_comm_all_status(checkpoint->comm, result);
     zr_meter_resume(checkpoint->engine, load->full_since); /* before parameters are gathered */
+    zr_warmup_resume(checkpoint->engine, &load->warmup);
     if (!result)
         result = zr_state_read(
             checkpoint->engine,

@@ -13,7 +13,9 @@
 #include "alloc/heap/heap.h"
 #include "zero/checkpoint/checkpoint_inside.h"
 #include "zero/checkpoint/model_file.h"
+#include "zero/engine/errors.h"
 #include "zero/engine/engine.h"
+#include "zero/engine/warmup.h"
 
 #ifndef RENAME_EXCHANGE
 #define RENAME_EXCHANGE 2
@@ -105,6 +107,24 @@ static json_t *ended_of(zr_engine *engine)
     return ended;
 }
 
+/* The manifest's entry for the warm-up of compressed gradients. NULL: they have none. */
+static json_t *warmup_of(zr_engine *engine)
+{
+    const struct zr_warmup warmup = zr_warmup_get(engine);
+    char name[ZR_CHECKPOINT_KIND_ROOM];
+    json_t *sums = json_array();
+    if (!zr_engine_keeps_errors(engine)) {
+        json_decref(sums);
+        return NULL;
+    }
+    for (unsigned i = 0; i < ZR_WARMUP_SUMS; i++)
+        json_array_append_new(sums,
+                              json_pack("[I, f]", (json_int_t)warmup.sums[i].steps, warmup.sums[i].sum));
+    zr_checkpoint_kind_name(name, engine, ZR_COMPRESSED_GRADIENTS);
+    return json_pack("{s:s, s:b, s:I, s:f, s:o}", "method", name, "ended", (int)warmup.ended, "steps",
+                     (json_int_t)warmup.steps, "ratio", warmup.ratio, "sums", sums);
+}
+
 /* The manifest: settings that a resumed run or its user needs. NULL: no memory. */
 static json_t *manifest_of(const struct save *save)
 {
@@ -120,7 +140,7 @@ static json_t *manifest_of(const struct save *save)
     json_set_alloc_funcs(zr_heap_alloc, zr_heap_free);
     snprintf(checksum, sizeof checksum, "%016" PRIx64, save->state_checksum);
     return json_pack(
-        "{s:i, s:s, s:I, s:I, s:i, s:i, s:i, s:i, s:i, s:I, s:s, s:b, s:i, s:I, s:I, s:o, s:s, s:I, s:o, s:o*, s:b, s:{s:s, s:I, s:s}}",
+        "{s:i, s:s, s:I, s:I, s:i, s:i, s:i, s:i, s:i, s:I, s:s, s:b, s:i, s:I, s:I, s:o, s:s, s:I, s:o, s:o*, s:o*, s:b, s:{s:s, s:I, s:s}}",
         "version", ZR_CHECKPOINT_VERSION, "format", ZR_CHECKPOINT_FORMAT, "step", (json_int_t)save->step,
         "seed", (json_int_t)checkpoint->seed, "world_size", (int)world, "tensor_ranks", (int)tensor,
         "pipeline_ranks", (int)stages, "context_ranks", (int)zr_shape_context(shape), "stage",
@@ -130,8 +150,9 @@ static json_t *manifest_of(const struct save *save)
         (json_int_t)checkpoint->course.data_order, "course", course_of(&checkpoint->course), "precision",
         zr_precision_name(zr_engine_precision(checkpoint->engine)), "updates",
         (json_int_t)zr_engine_steps_done(checkpoint->engine), "shape", shape_of(save),
-        ZR_CHECKPOINT_FULL_PRECISION, ended_of(checkpoint->engine), ZR_CHECKPOINT_ERRORS,
-        (int)zr_errors_exist(checkpoint->engine), "state", "file", ZR_CHECKPOINT_STATE, "bytes",
+        ZR_CHECKPOINT_FULL_PRECISION, ended_of(checkpoint->engine), ZR_CHECKPOINT_WARMUP,
+        warmup_of(checkpoint->engine), ZR_CHECKPOINT_ERRORS, (int)zr_errors_exist(checkpoint->engine),
+        "state", "file", ZR_CHECKPOINT_STATE, "bytes",
         (json_int_t)zr_state_bytes(checkpoint->engine, save->whole.given), "checksum", checksum);
 }
 

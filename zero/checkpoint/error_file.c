@@ -217,7 +217,7 @@ zr_result zr_errors_save(zr_engine *engine, const char *folder, uint64_t state_c
                             .header = {.world = engine->world,
                                        .rank = engine->rank,
                                        .method = method_of(engine),
-                                       .warmup_steps = engine->options.compression.warmup_steps,
+                                       .warmup_steps = zr_engine_warmup_steps(engine),
                                        .state_checksum = state_checksum}};
     if (!zr_errors_exist(engine))
         return ZR_OK;
@@ -280,7 +280,7 @@ static zr_result open_file(struct error_file *io, const char *path, uint64_t ran
     if (!right)
         return zr_fail(ZR_ERR_FORMAT, "'%s' is not of the step's state, or damaged; resume another step",
                        path);
-    return h->warmup_steps == io->engine->options.compression.warmup_steps || !zr_engine_is_onebit(io->engine)
+    return h->warmup_steps == zr_engine_warmup_steps(io->engine) || !zr_engine_is_onebit(io->engine)
                ? ZR_OK
                : zr_fail(ZR_ERR_INVALID,
                          "'%s' is of a run whose variance settled in %" PRIu64 " steps, and keeps its "

@@ -279,6 +279,18 @@ struct zr_meter {
     struct zr_compression_check last;
 };
 
+/* See warmup.h. Zeros: no variance was summed. */
+enum { ZR_WARMUP_SUMS = 8 };
+struct zr_warmup {
+    bool ended;     /* the variance has settled */
+    uint64_t steps; /* steps done when the warm-up ended */
+    double ratio;   /* of the last sum and the one of a window ago; 0: not known */
+    struct zr_warmup_sum {
+        uint64_t steps; /* steps done; 0: none */
+        double sum;
+    } sums[ZR_WARMUP_SUMS]; /* the last ones, by number modulo their count */
+};
+
 struct zr_engine {
     struct zr_engine_options options;
     const struct zr_optimizer *optimizer;
@@ -314,6 +326,7 @@ struct zr_engine {
     struct zr_actions step;                  /* the end of a step */
     struct zr_compression_state compression; /* see compression.h */
     struct zr_meter meter;
+    struct zr_warmup warmup;
     float *errors; /* see errors.h; NULL: none */
 
     unsigned gathered_max;                  /* maximum of units gathered at a time */
@@ -465,7 +478,7 @@ static inline struct zr_compute zr_engine_unit_compute(const struct zr_engine *e
     return engine->units[unit].tier->compute;
 }
 
-/* Whether a later step sends less than this one, see errors.h. */
+/* Whether a later step sends less than this one: the step is of the warm-up, see warmup.h. */
 bool zr_engine_warms_up(const struct zr_engine *engine);
 
 /* Finishes a delayed update and publishes its parameters, for example before state is saved. Collective; no

@@ -296,6 +296,12 @@ static zr_result check_errors(const struct zr_engine_options *options)
     if (options->offload.optimizer || options->tensor || options->pipeline || options->sharing)
         return zr_fail(ZR_ERR_INVALID,
                        "compression with errors requires whole models whose state is on the device");
+    if (options->compression.settle_ratio > 0 &&
+        (options->optimizer.kind != ZR_OPTIMIZER_ADAMW ||
+         options->compression.kinds[ZR_COMPRESSED_GRADIENTS].method == ZR_METHOD_LARGEST))
+        return zr_fail(ZR_ERR_INVALID,
+                       "compression: settle_ratio requires AdamW, and not the largest numbers, "
+                       "whose share falls during a known number of steps");
     return options->compression.kinds[ZR_COMPRESSED_GRADIENTS].method == ZR_METHOD_ONEBIT
                ? check_onebit(options)
                : ZR_OK;
@@ -357,6 +363,9 @@ static zr_result check_compression(const struct zr_engine_options *options)
     if (!(options->compression.tolerance >= 0) ||
         (options->compression.tolerance > 0 && options->compression.check_steps == 0))
         return zr_fail(ZR_ERR_INVALID, "compression: a tolerance is at least 0 and requires check_steps");
+    if (!(options->compression.settle_ratio >= 0 && options->compression.settle_ratio <= 1))
+        return zr_fail(ZR_ERR_INVALID, "compression: settle_ratio %g; use 0 to 1",
+                       options->compression.settle_ratio);
     if (options->compression.tolerance > 0 &&
         options->compression.kinds[ZR_COMPRESSED_GRADIENTS].method == ZR_METHOD_LARGEST &&
         options->optimizer.kind == ZR_OPTIMIZER_SGD && options->optimizer.momentum_factor > 0)

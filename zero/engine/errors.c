@@ -9,22 +9,30 @@ bool zr_engine_keeps_errors(const struct zr_engine *engine)
            !zr_engine_sends_by(engine, ZR_METHOD_PACKED);
 }
 
+uint64_t zr_engine_warmup_steps(const struct zr_engine *engine)
+{
+    const struct zr_compression *how = &engine->options.compression;
+    return how->settle_ratio == 0 ? how->warmup_steps
+           : engine->warmup.ended ? engine->warmup.steps
+                                  : UINT64_MAX;
+}
+
+bool zr_engine_warms_up(const struct zr_engine *engine)
+{
+    return zr_engine_keeps_errors(engine) && !engine->simulated &&
+           engine->steps_done < zr_engine_warmup_steps(engine);
+}
+
 uint64_t zr_engine_errors_first(const struct zr_engine *engine)
 {
     /* The warm-up of largest numbers sends more of them. */
-    return zr_engine_sends_by(engine, ZR_METHOD_LARGEST) ? 0 : engine->options.compression.warmup_steps;
+    return zr_engine_sends_by(engine, ZR_METHOD_LARGEST) ? 0 : zr_engine_warmup_steps(engine);
 }
 
 bool zr_engine_feeds_errors(const struct zr_engine *engine)
 {
     return zr_engine_keeps_errors(engine) && !zr_meter_ended(engine, ZR_COMPRESSED_GRADIENTS) &&
            (engine->simulated || engine->steps_done >= zr_engine_errors_first(engine));
-}
-
-bool zr_engine_warms_up(const struct zr_engine *engine)
-{
-    return zr_engine_keeps_errors(engine) && !engine->simulated &&
-           engine->steps_done < engine->options.compression.warmup_steps;
 }
 
 zr_result zr_engine_errors_open(struct zr_engine *engine)

@@ -17,6 +17,8 @@ static inline bool zr_engine_sends_by(const struct zr_engine *engine, enum zr_co
  */
 bool zr_engine_keeps_errors(const struct zr_engine *engine);
 bool zr_engine_feeds_errors(const struct zr_engine *engine);
+/* Number of steps of the warm-up; UINT64_MAX: not known yet, see warmup.h. */
+uint64_t zr_engine_warmup_steps(const struct zr_engine *engine);
 /* Number of steps after which the first errors exist. */
 uint64_t zr_engine_errors_first(const struct zr_engine *engine);
 

@@ -209,4 +209,6 @@ void zr_engine_get_compression_check(const zr_engine *engine, struct zr_compress
     if (engine)
         zr_comm_counters_add(engine->meter.comm, &sums);
     out->sent_bytes = sums.sent_bytes;
+    out->warmup_steps = engine ? engine->warmup.steps : 0;
+    out->variance_ratio = engine ? engine->warmup.ratio : 0;
 }

@@ -2,6 +2,7 @@
 #include "zero/engine/onebit.h"
 
 #include "zero/engine/update.h"
+#include "zero/engine/warmup.h"
 
 enum { MOMENTUM, VARIANCE }; /* slots of AdamW */
 
@@ -45,62 +46,36 @@ static void raise_to_momentum(float *variance, const float *momentum, size_t n)
     }
 }
 
-static zr_result copy(const struct zr_engine *engine, void *to, const void *from, size_t bytes)
+/* Raises the variances of a unit. The host works on a copy if it cannot access tensors. `all`: of the rank's
+ * shards. */
+static zr_result raise_unit(struct zr_engine *engine, size_t unit, const struct zr_variances *all)
 {
-    return engine->options.kernels->copy_bytes(
-        engine->options.context,
-        &(struct zr_copy_bytes){.bytes = bytes, .from = from, .to = to, .waits = true});
-}
-
-/* Measures or raises the variances of all units. The host works on a copy of a shard in `host` if it cannot
- * access tensors. */
-static zr_result settle(struct zr_engine *engine, float *host)
-{
-    zr_result result = ZR_OK;
-    double sum = 0, count = 0;
-    for (size_t i = 0; i < 2 * engine->layout.units_count && result == ZR_OK; i++) {
-        size_t u = i % engine->layout.units_count;
-        const bool raises = i >= engine->layout.units_count; /* the last call: every unit is measured */
-        struct zr_owned owned;
-        if (zr_engine_is_frozen(engine, u))
-            continue;
-        result = zr_engine_take_owned(engine, u, &owned);
-        size_t n = result == ZR_OK ? owned.to - owned.from : 0;
-        float *variance = host ? host : owned.slots[VARIANCE];
-        if (host && n > 0)
-            result = copy(engine, host, owned.slots[VARIANCE], n * sizeof *host);
-        if (raises && n > 0 && result == ZR_OK) {
-            if (engine->exchanges_momentum) /* on the host */
-                raise_to_momentum(variance, owned.slots[MOMENTUM], n);
-            else
-                raise(variance, n, (double)engine->options.optimizer.beta1, sum / count);
-            if (host)
-                result = copy(engine, owned.slots[VARIANCE], host, n * sizeof *host);
-        } else if (n > 0 && result == ZR_OK) {
-            sum += mean(variance, n) * (double)n;
-            count += (double)n;
-        }
-        zr_result given = zr_engine_give_owned(engine, u, raises);
-        result = result == ZR_OK ? given : result;
-    }
-    return result;
+    struct zr_owned owned;
+    zr_result result = zr_engine_take_owned(engine, unit, &owned);
+    size_t n = result == ZR_OK ? owned.to - owned.from : 0;
+    float *variance = all->host ? all->host : owned.slots[VARIANCE];
+    if (all->host && n > 0)
+        result = zr_engine_copy(engine, variance, owned.slots[VARIANCE], n * sizeof *variance);
+    if (n > 0 && result == ZR_OK && engine->exchanges_momentum) /* on the host */
+        raise_to_momentum(variance, owned.slots[MOMENTUM], n);
+    else if (n > 0 && result == ZR_OK)
+        raise(variance, n, (double)engine->options.optimizer.beta1, all->sum / all->count);
+    if (all->host && n > 0 && result == ZR_OK)
+        result = zr_engine_copy(engine, owned.slots[VARIANCE], variance, n * sizeof *variance);
+    zr_result given = zr_engine_give_owned(engine, unit, true);
+    return result == ZR_OK ? given : result;
 }
 
 zr_result zr_engine_onebit_settle(struct zr_engine *engine)
 {
-    float *host = NULL;
-    zr_result result = ZR_OK;
-    size_t most = 0;
+    struct zr_variances all;
     if (engine->simulated || !zr_engine_sends_signs(engine) ||
-        engine->steps_done != engine->options.compression.warmup_steps)
+        engine->steps_done != zr_engine_warmup_steps(engine))
         return ZR_OK;
-    for (size_t u = 0; engine->host_invisible && u < engine->layout.units_count; u++) {
-        size_t shard = engine->layout.units[u].shard_elements;
-        most = shard > most ? shard : most;
-    }
-    result = zr_take(engine->options.host_arena, ZR_TAG_OTHER, most, sizeof *host, (void **)&host);
-    if (result == ZR_OK)
-        result = settle(engine, host);
-    zr_drop(engine->options.host_arena, &host);
+    zr_result result = zr_variances_sum(&all, engine);
+    for (size_t u = 0; u < engine->layout.units_count && result == ZR_OK; u++)
+        if (!zr_engine_is_frozen(engine, u))
+            result = raise_unit(engine, u, &all);
+    zr_variances_drop(&all, engine);
     return result;
 }

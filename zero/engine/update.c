@@ -124,7 +124,7 @@ struct zr_engine_update zr_engine_update_of(const struct zr_engine *engine, floa
                stopped = zr_engine_is_onebit(engine) && !zr_engine_warms_up(engine);
     float corrections[2], last[2];
     engine->optimizer->corrections(o, (double)(engine->steps_done + 1), corrections);
-    uint64_t settled = engine->options.compression.warmup_steps;
+    uint64_t settled = zr_engine_warmup_steps(engine);
     if (zr_engine_is_onebit(engine) && zr_meter_ended(engine, ZR_COMPRESSED_GRADIENTS)) /* it goes on */
         settled += engine->steps_done + 1 - engine->meter.last.full_since[ZR_COMPRESSED_GRADIENTS];
     engine->optimizer->corrections(o, (double)settled, last);

@@ -65,8 +65,8 @@ zr_result zr_engine_versions_open(struct zr_engine *engine);
 zr_result zr_engine_versions_stash(struct zr_engine *engine);
 /* Between steps, with a drained pipeline: makes all versions the newest. */
 zr_result zr_engine_versions_restart(struct zr_engine *engine);
-/* A unit's parameters in the oldest version; `newest`: those that zr_engine_gather() has returned. The same
- * without stashed versions. Valid until the next ZR_ACTION_STASH. */
-const void *zr_engine_versions_oldest(const struct zr_engine *engine, const void *newest);
+/* A unit's parameters `age` updates ago, at most options.stashed_versions; `newest`: those that
+ * zr_engine_gather() has returned. Valid until the next ZR_ACTION_STASH. */
+const void *zr_engine_version(const struct zr_engine *engine, const void *newest, unsigned age);
 
 #endif

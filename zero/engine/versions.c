@@ -38,9 +38,12 @@ zr_result zr_engine_versions_restart(struct zr_engine *engine)
     return result;
 }
 
-const void *zr_engine_versions_oldest(const struct zr_engine *engine, const void *newest)
+const void *zr_engine_version(const struct zr_engine *engine, const void *newest, unsigned age)
 {
     const struct zr_versions *versions = &engine->versions;
-    size_t at = (size_t)((const char *)newest - engine->tiers[0].parameters);
-    return versions->pool ? versions->pool + versions->oldest * versions->pool_bytes + at : newest;
+    const unsigned count = engine->options.stashed_versions;
+    if (age == 0)
+        return newest;
+    return versions->pool + (versions->oldest + count - age) % count * versions->pool_bytes +
+           ((const char *)newest - engine->tiers[0].parameters);
 }

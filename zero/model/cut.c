@@ -68,6 +68,8 @@ static zr_result check(const struct zr_cut_request *request)
     size_t parts = zr_pipeline_parts(p), stages = parts * request->ranks, sum = 0;
     if ((unsigned)p->schedule >= ZR_PIPELINE_SCHEDULES)
         return zr_fail(ZR_ERR_INVALID, "unknown pipeline schedule %d", (int)p->schedule);
+    if (p->vertical_sync && p->schedule != ZR_PIPELINE_PIPEDREAM)
+        return zr_fail(ZR_ERR_INVALID, "vertical_sync requires the schedule pipedream");
     if (parts > ZR_PIPELINE_PARTS_MAX || stages > ZR_PIPELINE_STAGES_MAX ||
         (zr_pipeline_is_v(p) ? parts != 2 : p->schedule != ZR_PIPELINE_1F1B && parts != 1))
         return zr_fail(

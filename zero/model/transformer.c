@@ -474,8 +474,10 @@ void zr_stages_cut_equally(struct zr_stages *stages, size_t layers)
 
 struct zr_pipeline zr_stages_pipeline(const struct zr_stages *stages, size_t *modules)
 {
-    struct zr_pipeline pipeline = {
-        .schedule = stages->schedule, .interleave = stages->interleave, .modules = modules};
+    struct zr_pipeline pipeline = {.schedule = stages->schedule,
+                                   .interleave = stages->interleave,
+                                   .vertical_sync = stages->vertical_sync,
+                                   .modules = modules};
     unsigned count = zr_stages_count(stages);
     for (unsigned s = 0; modules && s < count; s++)
         modules[s] = stages->layers[s] + (s == 0) + 2u * (s + 1 == count);

@@ -176,6 +176,7 @@ static inline bool zr_shape_drops(const struct zr_shape *shape)
 struct zr_stages {
     enum zr_pipeline_schedule schedule;
     unsigned interleave;                     /* see struct zr_pipeline */
+    bool vertical_sync;                      /* likewise */
     unsigned ranks;                          /* pipeline ranks; 0 and 1: no pipeline */
     uint16_t layers[ZR_PIPELINE_STAGES_MAX]; /* per stage */
 };

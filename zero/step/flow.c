@@ -88,11 +88,15 @@ zr_result zr_flow_check_drained(const zr_trainer *trainer, const char *call)
                          call, trainer->flow.following);
 }
 
-bool zr_flow_reads_oldest(const zr_trainer *trainer, const struct zr_action *action)
+unsigned zr_flow_age(const zr_trainer *trainer, const struct zr_action *action)
 {
+    const struct zr_engine_options *engine = &trainer->engine->options;
     if (trainer->flow.pipeline.schedule == ZR_PIPELINE_2BW)
-        return action->micro_batch < trainer->engine->options.micro_batches;
-    return trainer->flow.asynchronous && action->kind != ZR_ACTION_FORWARD;
+        return action->micro_batch < engine->micro_batches;
+    if (!trainer->flow.asynchronous || action->kind != ZR_ACTION_FORWARD)
+        return engine->stashed_versions;
+    /* This stage has updated once more for each stage before it since the first began the micro-batch. */
+    return trainer->flow.pipeline.vertical_sync ? trainer->cut.rank : 0;
 }
 
 bool zr_trainer_is_drained(const zr_trainer *trainer)

@@ -27,7 +27,8 @@ zr_result zr_flow_begin(zr_trainer *trainer);
 void zr_flow_end(zr_trainer *trainer);
 /* ZR_ERR_INVALID: micro-batches of later steps have begun. */
 zr_result zr_flow_check_drained(const zr_trainer *trainer, const char *call);
-/* Whether an action of a training step reads the oldest version of the parameters; else the newest. */
-bool zr_flow_reads_oldest(const zr_trainer *trainer, const struct zr_action *action);
+/* Number of updates between the version of the parameters that an action of a training step reads and the
+ * newest. */
+unsigned zr_flow_age(const zr_trainer *trainer, const struct zr_action *action);
 
 #endif

@@ -21,7 +21,7 @@ static zr_result use_units(const struct zr_list_run *run, const struct zr_action
 {
     zr_trainer *trainer = run->trainer;
     const struct zr_module *module = &trainer->model->modules[pass->module];
-    bool oldest = run->calls && zr_flow_reads_oldest(trainer, action);
+    unsigned age = run->calls ? zr_flow_age(trainer, action) : 0;
     for (unsigned i = 0; i < module->units_count; i++) {
         unsigned u = zr_module_part_unit(module, pass->part, i);
         const struct zr_layout_unit *unit = &trainer->engine->layout.units[u];
@@ -29,7 +29,7 @@ static zr_result use_units(const struct zr_list_run *run, const struct zr_action
         zr_result result = *base ? ZR_OK : zr_engine_gather(trainer->engine, u, base);
         if (result != ZR_OK)
             return result;
-        const void *read = oldest ? zr_engine_versions_oldest(trainer->engine, *base) : *base;
+        const void *read = zr_engine_version(trainer->engine, *base, age);
         for (size_t p = 0; p < unit->parameters_count; p++)
             *entry(pass->parameters, module, i, p) =
                 (char *)read + trainer->engine->layout.parameters[unit->first_parameter + p].offset *

@@ -22,8 +22,9 @@ bool zr_pipeline_is_asynchronous(const struct zr_pipeline *pipeline)
 
 unsigned zr_pipeline_stashed(const struct zr_pipeline *pipeline, unsigned ranks, unsigned rank)
 {
-    return pipeline->schedule == ZR_PIPELINE_PIPEDREAM ? ranks - 1 - rank
-                                                       : pipeline->schedule == ZR_PIPELINE_2BW;
+    if (pipeline->schedule == ZR_PIPELINE_PIPEDREAM)
+        return pipeline->vertical_sync ? ranks - 1 : ranks - 1 - rank;
+    return pipeline->schedule == ZR_PIPELINE_2BW;
 }
 
 static void add(struct zr_pipeline_order *order, struct zr_pipeline_item item)

@@ -21,7 +21,8 @@
  *   2bw        one update per step; a step's micro-batches read the parameters before the last update
  *              (PipeDream-2BW, Narayanan et al., arXiv 2006.09503)
  *   pipedream  an update per micro-batch, whose backward reads the version that its forward has read
- * (Narayanan et al., SOSP 2019) */
+ *              (Narayanan et al., SOSP 2019). With vertical sync (3.3 there) all stages read the version that
+ *              stage 0 has when the micro-batch begins; forward of rank r runs r updates after that */
 #ifndef ZR_STEP_PIPELINE_H
 #define ZR_STEP_PIPELINE_H
 

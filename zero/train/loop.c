@@ -310,6 +310,20 @@ static void say_full_precision(struct loop *loop, const struct zr_step_line *lin
     }
 }
 
+/* Prints that the warm-up of gradients has ended. */
+static void say_settled(struct loop *loop, const struct zr_step_line *line)
+{
+    const struct zr_compression_check *check = &line->compression;
+    if (line->skipped || check->warmup_steps == 0 ||
+        check->warmup_steps != zr_engine_steps_done(loop->rank.state.engine))
+        return;
+    zr_progress_break(&loop->progress);
+    zr_say("step %" PRIu64
+           ": the variance has settled, %.3f times that of 1 / (1 - beta2) steps ago; gradients "
+           "are sent compressed from the next step on",
+           line->step, check->variance_ratio);
+}
+
 /* Whether other work follows the step before the next one begins. */
 static bool pauses_after(const struct loop *loop, uint64_t step, enum zr_request_kind request)
 {
@@ -455,6 +469,7 @@ static void show(struct loop *loop, const struct zr_step_line *line)
     if (line->skipped)
         say_skipped(loop, line);
     say_full_precision(loop, line);
+    say_settled(loop, line);
     zr_progress_step(&loop->progress, line);
     write_log(loop, line);
 }

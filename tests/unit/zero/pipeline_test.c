@@ -420,7 +420,8 @@ static void test_refused(void)
                    {"more stages than modules", {.interleave = 2}, 3},
                    {"a stage without modules", {.modules = none}, 3},
                    {"modules that are no stage's", {.modules = few}, 3},
-                   {"pipedream with a tied embedding", {.schedule = ZR_PIPELINE_PIPEDREAM}, 3}};
+                   {"pipedream with a tied embedding", {.schedule = ZR_PIPELINE_PIPEDREAM}, 3},
+                   {"2bw with vertical sync", {.schedule = ZR_PIPELINE_2BW, .vertical_sync = true}, 2}};
     struct zr_transformer transformer;
     struct zr_cut cut;
     tap_result(zr_transformer_open(&transformer, &shape, NULL, host_arena), ZR_OK, "a model of five modules");

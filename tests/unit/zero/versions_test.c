@@ -22,12 +22,15 @@ static const struct run {
     unsigned ranks, micro_batches;
     enum zr_recompute recompute;
     enum zr_precision precision;
-} runs[] = {{ZR_PIPELINE_2BW, 2, 2, ZR_RECOMPUTE_NONE, ZR_PRECISION_FP32},
-            {ZR_PIPELINE_2BW, 4, 6, ZR_RECOMPUTE_NONE, ZR_PRECISION_FP32},
-            {ZR_PIPELINE_2BW, 4, 5, ZR_RECOMPUTE_FULL, ZR_PRECISION_BF16},
-            {ZR_PIPELINE_PIPEDREAM, 2, 1, ZR_RECOMPUTE_NONE, ZR_PRECISION_FP32},
-            {ZR_PIPELINE_PIPEDREAM, 4, 1, ZR_RECOMPUTE_FULL, ZR_PRECISION_FP32},
-            {ZR_PIPELINE_PIPEDREAM, 4, 1, ZR_RECOMPUTE_NONE, ZR_PRECISION_BF16}};
+    bool vertical_sync;
+} runs[] = {{ZR_PIPELINE_2BW, 2, 2, ZR_RECOMPUTE_NONE, ZR_PRECISION_FP32, false},
+            {ZR_PIPELINE_2BW, 4, 6, ZR_RECOMPUTE_NONE, ZR_PRECISION_FP32, false},
+            {ZR_PIPELINE_2BW, 4, 5, ZR_RECOMPUTE_FULL, ZR_PRECISION_BF16, false},
+            {ZR_PIPELINE_PIPEDREAM, 2, 1, ZR_RECOMPUTE_NONE, ZR_PRECISION_FP32, false},
+            {ZR_PIPELINE_PIPEDREAM, 4, 1, ZR_RECOMPUTE_FULL, ZR_PRECISION_FP32, false},
+            {ZR_PIPELINE_PIPEDREAM, 4, 1, ZR_RECOMPUTE_NONE, ZR_PRECISION_BF16, false},
+            {ZR_PIPELINE_PIPEDREAM, 2, 1, ZR_RECOMPUTE_NONE, ZR_PRECISION_BF16, true},
+            {ZR_PIPELINE_PIPEDREAM, 4, 1, ZR_RECOMPUTE_FULL, ZR_PRECISION_FP32, true}};
 
 static zr_result open_trainer(struct rig *rig, const struct run *run, const struct zr_stages *stages,
                               bool tied)
@@ -108,7 +111,9 @@ static void train_dense(struct environment *rank, struct dense *dense, const str
     const struct zr_engine *engine = dense->rig.state.engine;
     dense->newest = step - 1;
     for (size_t u = 0; u < engine->layout.units_count; u++) {
-        unsigned stale = run->schedule == ZR_PIPELINE_2BW ? 1 : run->ranks - 1 - dense->stages[u];
+        unsigned stale = run->schedule == ZR_PIPELINE_2BW ? 1
+                         : run->vertical_sync             ? run->ranks - 1
+                                                          : run->ranks - 1 - dense->stages[u];
         const char *from = dense->after[step - 1 - (since < stale ? since : stale)];
         memcpy(engine->units[u].whole, from + ((char *)engine->units[u].whole - dense->pool),
                engine->layout.units[u].padded_elements * engine->parameter_bytes);
@@ -134,7 +139,8 @@ static void body(struct environment *rank)
     const struct run *run = &runs[rank->seed];
     struct rig rig = {.arena = rank->arena, .host_arena = rank->arena};
     struct dense dense = {.rig = {.arena = rank->arena, .host_arena = rank->arena}};
-    struct zr_stages stages = {.ranks = run->ranks, .schedule = run->schedule};
+    struct zr_stages stages = {
+        .ranks = run->ranks, .schedule = run->schedule, .vertical_sync = run->vertical_sync};
     zr_comm *comm = open_comm(rank), *alone;
     for (unsigned s = 0; s < run->ranks; s++)
         stages.layers[s] = (uint16_t)(llama.layers / run->ranks);
@@ -193,8 +199,9 @@ int main(void)
     for (size_t i = 0; i < sizeof runs / sizeof *runs; i++)
         tap_is(launch(&(struct test_case){
                    .body = body, .world = runs[i].ranks, .bucket_bytes = 1 << 16, .seed = i}),
-               0, "%s on %u ranks, %u micro-batches%s, %s: the bits of delayed gradients",
-               zr_pipeline_schedule_name(runs[i].schedule), runs[i].ranks, runs[i].micro_batches,
+               0, "%s%s on %u ranks, %u micro-batches%s, %s: the bits of delayed gradients",
+               zr_pipeline_schedule_name(runs[i].schedule),
+               runs[i].vertical_sync ? " with vertical sync" : "", runs[i].ranks, runs[i].micro_batches,
                runs[i].recompute ? ", recomputed" : "", zr_precision_name(runs[i].precision));
     return tap_done();
 }

@@ -92,7 +92,9 @@ static void print_model(struct zr_text_page *page, const struct zr_train_config 
     if (zr_train_compresses(config)) {
         zr_text_print(&page->text, "ranks send packed");
         zr_compress_print(&page->text, &config->compression);
-        if (zr_compression_keeps_errors(&config->compression) && config->compress_warmup > 0)
+        if (zr_train_warmup_settles(config))
+            zr_text_print(&page->text, " after the variance has settled");
+        else if (zr_compression_keeps_errors(&config->compression) && config->compress_warmup > 0)
             zr_text_print(&page->text,
                           zr_compression_is_by(&config->compression, ZR_METHOD_LARGEST)
                               ? ", more numbers in the first %" PRIu64 " steps"
@@ -574,6 +576,12 @@ static void print_error_of_packing(struct zr_text_page *page, const struct zr_co
             zr_text_print(&page->text, "  %s are sent in full precision since %" PRIu64 " updates\n", name,
                           check->full_since[kind]);
     }
+    if (check->warmup_steps > 0)
+        zr_text_print(&page->text, "  the warm-up of gradients took %" PRIu64 " updates\n",
+                      check->warmup_steps);
+    else if (check->variance_ratio > 0)
+        zr_text_print(&page->text, "  the variance has not settled: its last ratio is %.3f\n",
+                      check->variance_ratio);
     if (check->sent_bytes > 0)
         zr_text_print(&page->text, "  %s bytes sent per rank to check packing\n",
                       zr_number_grouped(number, check->sent_bytes));

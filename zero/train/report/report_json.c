@@ -331,6 +331,10 @@ zr_result zr_report_json(const struct zr_training_report *run)
     }
     if (run->config->compress_check)
         add(&out, "compression_check", checked(&run->compression));
+    if (zr_train_warmup_settles(run->config))
+        add(&out, "compress_warmup",
+            json_pack("{s:o, s:o}", "updates", count_of(run->compression.warmup_steps), "ratio",
+                      number(run->compression.variance_ratio)));
     if (run->config->speculative_bytes)
         add(&out, "speculative_updates", count_of(run->speculative_updates));
     if (run->config->speculative_bytes)

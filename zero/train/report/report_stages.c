@@ -46,7 +46,7 @@ static zr_result count_held(const struct zr_train_config *config, unsigned rank,
 static void describe_versions(struct zr_text_page *page, const struct zr_pipeline *pipeline, unsigned ranks)
 {
     unsigned stale = zr_pipeline_stashed(pipeline, ranks, 0);
-    if (pipeline->schedule == ZR_PIPELINE_PIPEDREAM)
+    if (zr_pipeline_stashed(pipeline, ranks, ranks - 1) != stale)
         zr_text_print(
             &page->text,
             "  gradients are of parameters %u to 0 updates old, from the first stage to the last; %u to 1 "
@@ -54,8 +54,8 @@ static void describe_versions(struct zr_text_page *page, const struct zr_pipelin
             stale, stale + 1);
     else if (zr_pipeline_is_asynchronous(pipeline))
         zr_text_print(&page->text,
-                      "  gradients are of parameters %u update old; %u versions are kept by every stage\n",
-                      stale, stale + 1);
+                      "  gradients are of parameters %u update%s old; %u versions are kept by every stage\n",
+                      stale, stale == 1 ? "" : "s", stale + 1);
 }
 
 zr_result zr_report_stages(const struct zr_train_config *config, const struct zr_rank_report *ranks,

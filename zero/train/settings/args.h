@@ -126,7 +126,7 @@ struct zr_train_config {
     struct zr_compression compression; /* --compress; see zr_train_compression() */
     unsigned node_ranks;               /* --node-size; 0: all */
     bool nodes_are_hosts;              /* node_ranks is the number of data ranks on a host */
-    uint64_t compress_warmup;          /* --compress-warmup */
+    uint64_t compress_warmup;          /* --compress-warmup; UINT64_MAX: auto */
     uint64_t compress_check;           /* --compress-check; 0: never */
     double compress_tolerance;         /* --compress-tolerance; 0: none */
     uint32_t precision;                /* enum zr_precision, or ZR_TRAIN_FP8: see zr_train_precision() */
@@ -265,11 +265,18 @@ static inline bool zr_train_has_host_tier(const struct zr_train_config *config)
 {
     return config->checkpoint_offload || config->offload_optimizer != ZR_TIER_NONE;
 }
+/* Whether the variance decides when the warm-up of gradients ends: --compress-warmup auto. */
+static inline bool zr_train_warmup_settles(const struct zr_train_config *config)
+{
+    return config->compress_warmup == UINT64_MAX;
+}
 static inline struct zr_compression zr_train_compression(const struct zr_train_config *config)
 {
     struct zr_compression compression = config->compression;
     compression.node_ranks = config->node_ranks;
-    compression.warmup_steps = config->compress_warmup;
+    const bool settles = zr_train_warmup_settles(config);
+    compression.warmup_steps = settles ? config->warmup : config->compress_warmup;
+    compression.settle_ratio = settles ? 0.96 : 0; /* as in 1-bit Adam */
     compression.check_steps = config->compress_check;
     compression.tolerance = config->compress_tolerance;
     return compression;

@@ -7,6 +7,7 @@
 #include "alloc/base/error.h"
 #include "alloc/base/system/file.h"
 #include "zero/engine/meter.h"
+#include "zero/engine/warmup.h"
 #include "zero/train/settings/flags.h"
 
 /* Names of ZeRO++ (https://arxiv.org/abs/2306.10209) and SDP4Bit (https://arxiv.org/abs/2410.15526). */
@@ -209,19 +210,10 @@ void zr_compress_read_file(struct zr_train_config *config)
         config->node_ranks = 0;
 }
 
-/* Steps after which the variance is settled, 1 / (1 - beta2), rounded up. As a float beta2 is up to 2^-25
- * below the number that was given. */
-static uint64_t settled_steps(const struct zr_train_config *config)
-{
-    double steps = 1 / (1 - (double)config->optimizer.beta2 + 0x1p-25);
-    uint64_t whole = (uint64_t)steps;
-    return whole + (steps > (double)whole);
-}
-
 void zr_compress_resolve(struct zr_train_config *config, bool warms, bool checks)
 {
     if (zr_compression_is_by(&config->compression, ZR_METHOD_ONEBIT) && !warms)
-        config->compress_warmup = settled_steps(config);
+        config->compress_warmup = zr_warmup_window(config->optimizer.beta2);
     if (config->compress_tolerance > 0 && !checks)
         config->compress_check = CHECK_STEPS;
 }
@@ -272,7 +264,7 @@ zr_result zr_compress_check_hosts(const struct zr_train_config *config, unsigned
 /* What the sending of signs excludes, see zero/engine/onebit.h. */
 static const char *onebit_conflict(const struct zr_train_config *config)
 {
-    static char words[160];
+    static char words[192];
     if (config->compression.kinds[ZR_COMPRESSED_PARAMETERS].on)
         return "--compress gradients:onebit sends signs of parameters, too; leave parameters out";
     if (config->stage > 1)
@@ -285,11 +277,13 @@ static const char *onebit_conflict(const struct zr_train_config *config)
     if (config->speculative_bytes)
         return "--compress gradients:onebit cannot be combined with --speculative-update, after which parameters "
                "do not change by what is sent; leave it out";
-    if (config->compress_warmup < settled_steps(config)) {
+    const uint64_t window = zr_warmup_window(config->optimizer.beta2);
+    if (config->compress_warmup < window) {
         snprintf(words, sizeof words,
-                 "--compress-warmup %" PRIu64 " ends before the variance is settled; give at least 1 / (1 - "
+                 "--compress-warmup %" PRIu64
+                 " ends before the variance is settled; give auto or at least 1 / (1 - "
                  "beta2), %" PRIu64 " steps, or a smaller --beta2",
-                 config->compress_warmup, settled_steps(config));
+                 config->compress_warmup, window);
         return words;
     }
     return NULL;
@@ -340,6 +334,11 @@ static bool on_gpu(const struct zr_train_config *config)
 
 const char *zr_compress_conflict(const struct zr_train_config *config)
 {
+    if (zr_train_warmup_settles(config) &&
+        (config->optimizer.kind != ZR_OPTIMIZER_ADAMW || !zr_compression_keeps_errors(&config->compression) ||
+         zr_compression_is_by(&config->compression, ZR_METHOD_LARGEST)))
+        return "--compress-warmup auto requires --compress onebit or powersgd and --optimizer adamw, whose variance "
+               "settles; give a number of steps";
     if (!zr_train_compresses(config))
         return config->node_ranks       ? "--node-size requires --compress"
                : config->compress_check ? "--compress-check and --compress-tolerance require --compress"

@@ -8,6 +8,7 @@
 enum zr_flag_kind {
     ZR_FLAG_TEXT,      /* text, stored in a char array */
     ZR_FLAG_COUNT,     /* a whole number from min to max */
+    ZR_FLAG_STEPS,     /* likewise, or auto, stored as UINT64_MAX */
     ZR_FLAG_BYTES,     /* a size in bytes, see alloc/base/sizes.h */
     ZR_FLAG_ROOM,      /* a size in bytes, or none, or auto */
     ZR_FLAG_REAL,      /* a number from min to max */

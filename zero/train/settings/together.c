@@ -45,7 +45,7 @@ static bool scales_loss(const struct zr_train_config *config)
 bool zr_pipeline_flag_given(const struct zr_train_config *config)
 {
     return zr_flag_given(config, "schedule") || zr_flag_given(config, "interleave") ||
-           zr_flag_given(config, "pipeline-cut");
+           zr_flag_given(config, "vertical-sync") || zr_flag_given(config, "pipeline-cut");
 }
 
 /* Whether --zero-r auto has yet to choose this option. */
@@ -59,12 +59,14 @@ static const char *pipeline_conflict(const struct zr_train_config *config)
 {
     const struct zr_stages *stages = &config->stages;
     if (stages->ranks == 1 && !is_left_open(config, "pp") && zr_pipeline_flag_given(config))
-        return "--schedule, --interleave and --pipeline-cut require --pp 2 or more";
+        return "--schedule, --interleave, --vertical-sync and --pipeline-cut require --pp 2 or more";
     const struct zr_pipeline pipeline = zr_stages_pipeline(stages, NULL);
     if (zr_pipeline_is_v(&pipeline) && stages->interleave > 0 && stages->interleave != 2)
         return "--schedule vhalf and zb-v have 2 stages per rank; give --interleave 2, or leave --interleave out";
     if (!zr_pipeline_is_v(&pipeline) && stages->schedule != ZR_PIPELINE_1F1B && stages->interleave > 1)
         return "--interleave requires --schedule 1f1b; leave one of the two out";
+    if (stages->vertical_sync && stages->schedule != ZR_PIPELINE_PIPEDREAM)
+        return "--vertical-sync requires --schedule pipedream: with 2bw all stages read the same version already";
     return NULL;
 }
 

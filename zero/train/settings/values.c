@@ -91,8 +91,8 @@ static int store_count(const struct zr_flag *flag, struct zr_train_config *confi
     uint64_t number;
     bool read = read_count(value, &number);
     if (!read && !is_beyond(value))
-        return zr_flag_wrong(flag, value, "not a whole number; give a whole number from %.0f to %.0f",
-                             flag->min, flag->max);
+        return zr_flag_wrong(flag, value, "not a whole number; give a whole number from %.0f to %.0f%s",
+                             flag->min, flag->max, flag->kind == ZR_FLAG_STEPS ? ", or auto" : "");
     if (!read || is_out_of_range(flag, number))
         return zr_flag_wrong(flag, value, "out of range; give %.0f to %.0f", flag->min, flag->max);
     store_whole(flag, config, number);
@@ -339,6 +339,11 @@ int zr_flag_store_in(const struct zr_flag *flag, struct zr_train_config *config,
         return zr_compress_store(flag, config, value);
     case ZR_FLAG_BYTES:
         return store_size(flag, config, value);
+    case ZR_FLAG_STEPS:
+        if (strcmp(value, "auto") != 0)
+            return store_count(flag, config, value);
+        store_whole(flag, config, UINT64_MAX);
+        return -1;
     case ZR_FLAG_COUNT:
         return store_count(flag, config, value);
     case ZR_FLAG_ROOM:
@@ -472,6 +477,8 @@ void zr_flag_print(struct zr_text *text, const struct zr_flag *flag, const struc
                       every[1] ? "s" : "");
     } else if (flag->kind == ZR_FLAG_ROOM &&
                (config->speculates_if_room || whole_field(flag, config) == SIZE_MAX)) {
+        zr_text_print(text, " auto");
+    } else if (flag->kind == ZR_FLAG_STEPS && whole_field(flag, config) == UINT64_MAX) {
         zr_text_print(text, " auto");
     } else if (flag->kind == ZR_FLAG_ROOM && whole_field(flag, config) == 0) {
         zr_text_print(text, " none");
