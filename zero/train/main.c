@@ -193,14 +193,20 @@ int main(int argc, char **argv)
     code = zr_start_launch(&(struct zr_start_run){
         .start = &config.start,
         .join_mpi = config.by_mpi ? zr_mpi_run : NULL,
-        .options = &(struct zr_launch_options){.struct_bytes = sizeof(struct zr_launch_options),
-                                               .world = config.world,
-                                               .rank_main = zr_train_rank,
-                                               .argument = &config,
-                                               .clean_up = clean_up,
-                                               .save_within_ns = config.save[0] ? SAVE_WITHIN_NS : 0,
-                                               .ends_process = true,
-                                               .join_timeout_ns = config.comm_timeout * UINT64_C(1000000000)},
+        .run_tcp = config.comm == ZR_CARRIER_TCP ? zr_tcp_run : NULL,
+        .options =
+            &(struct zr_launch_options){.struct_bytes = sizeof(struct zr_launch_options),
+                                        .world = config.world,
+                                        .rank_main = zr_train_rank,
+                                        .argument = &config,
+                                        .clean_up = clean_up,
+                                        .save_within_ns = config.save[0] ? SAVE_WITHIN_NS : 0,
+                                        .ends_process = true,
+                                        .rendezvous = config.rendezvous[0] ? config.rendezvous : NULL,
+                                        .secret_file = config.secret_file[0] ? config.secret_file : NULL,
+                                        .tcp_streams = config.tcp_streams,
+                                        .heartbeat_ns = (uint64_t)(config.heartbeat * 1e9),
+                                        .join_timeout_ns = config.comm_timeout * UINT64_C(1000000000)},
         .argv = argv,
     });
     zr_checkpoint_let_go(&hold, config.save);
