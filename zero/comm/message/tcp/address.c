@@ -34,17 +34,27 @@ static bool split(const char *rendezvous, char *host, char *port)
     return true;
 }
 
+zr_result zr_tcp_rendezvous_check(const char *rendezvous)
+{
+    char host[HOST_BYTES], port[PORT_BYTES];
+    if (split(rendezvous, host, port))
+        return ZR_OK;
+    return zr_fail(
+        ZR_ERR_INVALID,
+        "--rendezvous %s: give HOST:PORT, as node1:29500 or [2001:db8::1]:29500, with a port below 65536",
+        rendezvous);
+}
+
 zr_result zr_tcp_resolve(struct zr_tcp_address *out, const char *rendezvous, unsigned number)
 {
     char host[HOST_BYTES], port[PORT_BYTES];
     struct addrinfo *all = NULL, *one;
     const struct addrinfo hints = {.ai_socktype = SOCK_STREAM};
     unsigned count = 0;
-    if (!split(rendezvous, host, port))
-        return zr_fail(
-            ZR_ERR_INVALID,
-            "--rendezvous %s: give HOST:PORT, as node1:29500 or [fe80::1]:29500, with a port below 65536",
-            rendezvous);
+    zr_result result = zr_tcp_rendezvous_check(rendezvous);
+    if (result != ZR_OK)
+        return result;
+    split(rendezvous, host, port);
     int error = getaddrinfo(host, port, &hints, &all);
     if (error != 0)
         return zr_fail(ZR_ERR_UNAVAILABLE, "--rendezvous %s: the host has no address: %s", rendezvous,
