@@ -129,6 +129,13 @@ static inline unsigned zr_tcp_wires(const struct zr_tcp *tcp)
     return 1 + tcp->streams;
 }
 
+/* tcp.c: a transport without connections, in an arena of its own, which does not count in the byte plan of
+ * the rank. If this fails, *out is what has been made, or unchanged / watches all connections; their clock
+ * begins now / closes them and releases all. */
+zr_result zr_tcp_make(struct zr_tcp **out, const struct zr_tcp_options *options);
+zr_result zr_tcp_watch_all(struct zr_tcp *tcp);
+void zr_tcp_destroy(struct zr_tcp *tcp);
+
 /* streams.c: reads and writes what the connections take, and tests for lost peers. Waits for up to wait_ms
  * for the first event. Caller holds the lock. */
 void zr_tcp_progress(struct zr_tcp *tcp, int wait_ms);

@@ -128,7 +128,7 @@ static void *keep_alive(void *argument)
     return NULL;
 }
 
-static void destroy(struct zr_tcp *tcp)
+void zr_tcp_destroy(struct zr_tcp *tcp)
 {
     zr_backend *backend = tcp->backend;
     zr_arena *arena = tcp->arena;
@@ -150,7 +150,7 @@ static void destroy(struct zr_tcp *tcp)
 
 void zr_tcp_abort(struct zr_transport *transport)
 {
-    destroy(of(transport));
+    zr_tcp_destroy(of(transport));
     transport->state = NULL;
 }
 
@@ -209,8 +209,7 @@ static void raise_descriptors(void)
     }
 }
 
-/* The transport's memory is an arena of its own, which does not count in the byte plan of the rank. */
-static zr_result make(struct zr_tcp **out, const struct zr_tcp_options *options)
+zr_result zr_tcp_make(struct zr_tcp **out, const struct zr_tcp_options *options)
 {
     zr_backend *backend;
     zr_arena *arena = NULL;
@@ -254,8 +253,7 @@ static zr_result make(struct zr_tcp **out, const struct zr_tcp_options *options)
     return result;
 }
 
-/* Watches all connections; their clock begins now. */
-static zr_result watch_all(struct zr_tcp *tcp)
+zr_result zr_tcp_watch_all(struct zr_tcp *tcp)
 {
     tcp->looked_ns = zr_os_now_ns();
     for (unsigned p = 0; p < tcp->world; p++) {
@@ -280,16 +278,16 @@ zr_result zr_tcp_open(struct zr_transport *out, const struct zr_tcp_options *opt
                        "streams",
                        ZR_MAX_WORLD, ZR_TCP_STREAMS_MAX);
     raise_descriptors();
-    zr_result result = make(&tcp, options);
+    zr_result result = zr_tcp_make(&tcp, options);
     if (result == ZR_OK)
         result = zr_tcp_join(tcp, options);
     if (result == ZR_OK)
-        result = watch_all(tcp);
+        result = zr_tcp_watch_all(tcp);
     if (result == ZR_OK)
         result = zr_thread_start(&tcp->thread, tcp->arena, 0, keep_alive, tcp);
     if (result != ZR_OK) {
         if (tcp)
-            destroy(tcp);
+            zr_tcp_destroy(tcp);
         return result;
     }
     tcp->threaded = true;
