@@ -41,14 +41,14 @@ def check_bits(ranks, streams=2, **flags):
 
 def check_cut():
     log = path("log.jsonl")
-    run = [start(rank, 2, steps=1000000, heartbeat=0.2, **({"log": log} if rank == 0 else {})) for rank in range(2)]
+    run = [start(rank, 2, steps=1000000, heartbeat=0.5, **({"log": log} if rank == 0 else {})) for rank in range(2)]
     in_steps(log)
     why = cut()
     words = end(run)
     if why:
         return skip(why)
     for rank, names in enumerate(("rank 1 on host zr-second", "rank 0 on host zr-first")):
-        ok(run[rank].returncode == 1 and names in words[rank] and "has not answered for 1 s" in words[rank], f"a cut link: rank {rank} names the other") \
+        ok(run[rank].returncode == 1 and names in words[rank] and "has not answered for 2.5 s" in words[rank], f"a cut link: rank {rank} names the other") \
             or note(words[rank][-600:])
     return None
 
