@@ -90,7 +90,7 @@ static zr_result prepare_rendezvous(void)
         return zr_tcp_secret_from_text(tcp.options.secret, text, strlen(text));
     return zr_fail(ZR_ERR_INVALID,
                    "--rendezvous requires --secret-file FILE, the same file on all hosts, or ZR_SECRET "
-                   "in the environment: ranks accept nobody without it");
+                   "in the environment: without it no rank is accepted");
 }
 
 /* One rank, watched by this process. */

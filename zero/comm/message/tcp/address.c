@@ -4,7 +4,6 @@
 
 #include <arpa/inet.h>
 #include <errno.h>
-#include <netdb.h>
 #include <netinet/tcp.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,6 +11,7 @@
 #include <unistd.h>
 
 #include "alloc/base/error.h"
+#include "alloc/base/system/socket.h"
 
 enum { HOST_BYTES = 256, PORT_BYTES = 8, BACKLOG = 512, PROBES = 4 };
 
@@ -48,26 +48,17 @@ zr_result zr_tcp_rendezvous_check(const char *rendezvous)
 zr_result zr_tcp_resolve(struct zr_tcp_address *out, const char *rendezvous, unsigned number)
 {
     char host[HOST_BYTES], port[PORT_BYTES];
-    struct addrinfo *all = NULL, *one;
-    const struct addrinfo hints = {.ai_socktype = SOCK_STREAM};
-    unsigned count = 0;
+    struct sockaddr_storage found;
     zr_result result = zr_tcp_rendezvous_check(rendezvous);
     if (result != ZR_OK)
         return result;
     split(rendezvous, host, port);
-    int error = getaddrinfo(host, port, &hints, &all);
-    if (error != 0)
-        return zr_fail(ZR_ERR_UNAVAILABLE, "--rendezvous %s: the host has no address: %s", rendezvous,
-                       gai_strerror(error));
-    for (one = all; one; one = one->ai_next)
-        count++;
-    one = all;
-    for (number %= count; number > 0; number--)
-        one = one->ai_next;
     memset(out, 0, sizeof *out);
-    out->bytes = one->ai_addrlen <= sizeof out->six ? one->ai_addrlen : sizeof out->six;
-    memcpy(&out->any, one->ai_addr, out->bytes);
-    freeaddrinfo(all);
+    const char *problem = zr_resolve(&found, &out->bytes, host, port, number);
+    if (problem)
+        return zr_fail(ZR_ERR_UNAVAILABLE, "--rendezvous %s: the host has no address: %s", rendezvous,
+                       problem);
+    memcpy(&out->any, &found, out->bytes < sizeof out->six ? out->bytes : sizeof out->six);
     return ZR_OK;
 }
 
@@ -106,7 +97,7 @@ void zr_tcp_introduce_address(struct zr_tcp_introduction *out, int listener)
 static zr_result listen_at(int *out, const struct zr_tcp_address *address, const char *where)
 {
     int on = 1, error;
-    *out = socket(address->any.sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    *out = zr_socket(address->any.sa_family, SOCK_STREAM | SOCK_NONBLOCK);
     if (*out >= 0 && setsockopt(*out, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on) == 0 &&
         bind(*out, &address->any, address->bytes) == 0 && listen(*out, BACKLOG) == 0)
         return ZR_OK;

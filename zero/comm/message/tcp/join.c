@@ -6,14 +6,13 @@
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
-#include <poll.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include "alloc/base/hash.h"
 #include "alloc/base/system/process.h"
+#include "alloc/base/system/socket.h"
 #include "zero/comm/message/tcp/address.h"
 #include "zero/comm/message/tcp/inside.h"
 #include "zero/comm/take.h"
@@ -110,7 +109,7 @@ static void install(struct join *join, struct door *door, unsigned peer, unsigne
 static void accept_door(struct join *join)
 {
     struct door *door = find_door(join, false);
-    int fd = door ? accept4(join->listener, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC) : -1;
+    int fd = door ? zr_accept(join->listener, SOCK_NONBLOCK) : -1;
     if (fd < 0)
         return;
     memset(door, 0, sizeof *door);
@@ -127,7 +126,7 @@ static void refuse(struct door *door, const char *format, unsigned a, unsigned b
 {
     struct zr_tcp_reply reply = {.refused = 1};
     snprintf(reply.text, sizeof reply.text, format, a, b);
-    ssize_t sent = send(door->fd, &reply, sizeof reply, MSG_NOSIGNAL | MSG_DONTWAIT);
+    ssize_t sent = zr_send_packet(door->fd, &reply, sizeof reply, MSG_NOSIGNAL | MSG_DONTWAIT);
     (void)sent; /* the rank finds the connection closed */
     close_door(door);
 }
@@ -170,11 +169,12 @@ static void admit(struct join *join, struct door *door)
 static bool send_all(const struct join *join, int fd, const void *data, size_t bytes)
 {
     for (size_t sent = 0; sent < bytes && zr_os_now_ns() < join->deadline_ns;) {
-        ssize_t some = send(fd, (const char *)data + sent, bytes - sent, MSG_NOSIGNAL | MSG_DONTWAIT);
+        ssize_t some =
+            zr_send_packet(fd, (const char *)data + sent, bytes - sent, MSG_NOSIGNAL | MSG_DONTWAIT);
         if (some > 0)
             sent += (size_t)some;
         else if (errno == EAGAIN)
-            poll(&(struct pollfd){.fd = fd, .events = POLLOUT}, 1, POLL_MS);
+            zr_poll(&(struct pollfd){.fd = fd, .events = POLLOUT}, 1, POLL_MS);
         else if (errno != EINTR)
             return false;
         if (sent == bytes)
@@ -236,13 +236,13 @@ static void dial(struct join *join)
             join->retry_ns = zr_os_now_ns() + 10 * RETRY_NS;
             return;
         }
-        door->fd = socket(address.any.sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+        door->fd = zr_socket(address.any.sa_family, SOCK_STREAM | SOCK_NONBLOCK);
         if (door->fd < 0) {
             join->result = zr_fail(ZR_ERR_UNAVAILABLE, "--comm tcp: no socket: %s", strerrordesc_np(errno));
             return;
         }
         door->phase = CONNECTING;
-        if (connect(door->fd, &address.any, address.bytes) != 0 && errno != EINPROGRESS)
+        if (zr_connect(door->fd, &address.any, address.bytes) != 0 && errno != EINPROGRESS)
             retry(join, door, strerrordesc_np(errno));
     }
 }
@@ -340,8 +340,8 @@ static void take_message(struct join *join, struct door *door)
 static bool flush(struct join *join, struct door *door)
 {
     while (door->phase == SHAKING && door->sent_bytes < door->hand.out_bytes) {
-        ssize_t bytes = send(door->fd, door->hand.out + door->sent_bytes,
-                             door->hand.out_bytes - door->sent_bytes, MSG_NOSIGNAL | MSG_DONTWAIT);
+        ssize_t bytes = zr_send_packet(door->fd, door->hand.out + door->sent_bytes,
+                                       door->hand.out_bytes - door->sent_bytes, MSG_NOSIGNAL | MSG_DONTWAIT);
         if (bytes > 0)
             door->sent_bytes += (size_t)bytes;
         else if (errno == EAGAIN)
@@ -365,7 +365,7 @@ static void pump(struct join *join, struct door *door)
     while (flush(join, door)) {
         size_t bytes;
         char *place = next_place(join, door, &bytes);
-        ssize_t got = recv(door->fd, place, bytes, MSG_DONTWAIT);
+        ssize_t got = zr_receive_bytes(door->fd, place, bytes, MSG_DONTWAIT);
         if (got < 0 && errno == EAGAIN)
             return;
         if (got < 0 && errno == EINTR)
@@ -383,18 +383,25 @@ static void pump(struct join *join, struct door *door)
     }
 }
 
+/* Closes connections of strangers that are silent. What they had sent has been read: this rank may be the
+ * slow one. */
+static void close_late(struct join *join)
+{
+    uint64_t now_ns = zr_os_now_ns();
+    for (unsigned i = 0; i < ACCEPTS; i++)
+        if (join->doors[i].phase != CLOSED && now_ns > join->doors[i].deadline_ns) {
+            join->strangers++;
+            close_door(&join->doors[i]);
+        }
+}
+
 /* One look at all connections. */
 static void attend(struct join *join)
 {
     struct pollfd polls[DOORS + 1];
     unsigned which[DOORS + 1], count = 0;
-    uint64_t now_ns = zr_os_now_ns();
     for (unsigned i = 0; i < DOORS; i++) {
         struct door *door = &join->doors[i];
-        if (door->phase != CLOSED && door->deadline_ns != 0 && now_ns > door->deadline_ns) {
-            join->strangers++;
-            close_door(door);
-        }
         if (door->phase == CLOSED)
             continue;
         bool writes = door->phase == CONNECTING || door->sent_bytes < door->hand.out_bytes;
@@ -406,7 +413,7 @@ static void attend(struct join *join)
         which[count] = DOORS;
         polls[count++] = (struct pollfd){.fd = join->listener, .events = POLLIN};
     }
-    if (poll(polls, count, POLL_MS) <= 0)
+    if (zr_poll(polls, count, POLL_MS) < 0)
         return;
     for (unsigned i = 0; i < count; i++) {
         if (polls[i].revents == 0)
@@ -418,6 +425,7 @@ static void attend(struct join *join)
         if (which[i] < DOORS && join->doors[which[i]].phase != CLOSED)
             pump(join, &join->doors[which[i]]);
     }
+    close_late(join);
 }
 
 /* The first rank with a missing connection; world: none. */
@@ -510,8 +518,10 @@ zr_result zr_tcp_join(struct zr_tcp *tcp, const struct zr_tcp_options *options)
     for (unsigned i = 0; i < DOORS; i++)
         if (join->doors[i].phase != CLOSED)
             close_door(&join->doors[i]);
-    if (join->listener >= 0)
+    if (join->listener >= 0) {
+        shutdown(join->listener, SHUT_RDWR); /* the launcher has a copy of the descriptor */
         close(join->listener);
+    }
     zr_drop(tcp->arena, &join);
     return result;
 }

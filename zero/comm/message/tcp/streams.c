@@ -6,10 +6,10 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/epoll.h>
-#include <sys/socket.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
+#include "alloc/base/system/socket.h"
 #include "zero/comm/message/tcp/inside.h"
 #include "zero/comm/take.h"
 
@@ -140,7 +140,7 @@ static void write_stream(struct zr_tcp *tcp, struct zr_tcp_stream *stream)
     stream->writing = true;
     while (stream->fd >= 0 && !stream->blocked && (stream->first || zr_tcp_next_piece(tcp, stream))) {
         struct msghdr message = {.msg_iov = parts, .msg_iovlen = (size_t)list_parts(stream, parts)};
-        ssize_t bytes = sendmsg(stream->fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+        ssize_t bytes = zr_send(stream->fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
         if (bytes > 0) {
             advance(tcp, stream, (size_t)bytes);
         } else if (errno == EAGAIN || errno == ENOBUFS) {
@@ -217,7 +217,7 @@ bool zr_tcp_read(struct zr_tcp *tcp, struct zr_tcp_stream *stream)
         struct iovec place = next_place(tcp, stream);
         if (place.iov_len > budget)
             place.iov_len = budget;
-        ssize_t bytes = recv(stream->fd, place.iov_base, place.iov_len, MSG_DONTWAIT);
+        ssize_t bytes = zr_receive_bytes(stream->fd, place.iov_base, place.iov_len, MSG_DONTWAIT);
         if (bytes > 0) {
             budget -= (size_t)bytes;
             tcp->peers[stream->peer].heard_ns = tcp->clock_ns;
