@@ -3,7 +3,6 @@
 #include "alloc/base/system/socket.h"
 
 #include <errno.h>
-#include <netdb.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -120,26 +119,4 @@ int zr_poll(struct pollfd *fds, unsigned count, int timeout_ms)
         if (timeout_ms > 0)
             timeout_ms = now_ns < end_ns ? (int)((end_ns - now_ns) / 1000000) + 1 : 0;
     }
-}
-
-/* ---- Names --------------------------------------------------------------------------------------------- */
-
-const char *zr_resolve(struct sockaddr_storage *out, socklen_t *bytes, const char *host, const char *port,
-                       unsigned number)
-{
-    const struct addrinfo hints = {.ai_socktype = SOCK_STREAM};
-    struct addrinfo *all = NULL, *one;
-    unsigned count = 0;
-    int error = getaddrinfo(host, port, &hints, &all);
-    if (error != 0)
-        return gai_strerror(error);
-    for (one = all; one; one = one->ai_next)
-        count++;
-    one = all;
-    for (number %= count; number > 0; number--)
-        one = one->ai_next;
-    *bytes = one->ai_addrlen;
-    memcpy(out, one->ai_addr, one->ai_addrlen);
-    freeaddrinfo(all);
-    return NULL;
 }

@@ -1,5 +1,5 @@
 /* socket.h: calls of sockets, each made again where a signal interrupts it. Private to the project; nothing
- * here allocates except zr_resolve(), and errors are errno's, without words.
+ * here allocates, and errors are errno's, without words.
  *
  * What sends, receives, accepts or waits for a descriptor goes through here or carries on by itself; the
  * fault sites descriptor, receive, send and wait act here, with all of their kinds. Any thread may call. */
@@ -28,11 +28,5 @@ ZR_PRIVATE_API ssize_t zr_send_packet(int socket, const void *data, size_t bytes
 ZR_PRIVATE_API ssize_t zr_receive_bytes(int socket, void *data, size_t bytes, int flags);
 /* poll(), which goes on after a signal with the time that is left. */
 ZR_PRIVATE_API int zr_poll(struct pollfd *fds, unsigned count, int timeout_ms);
-
-/* The addresses of a host and a port, both as text: the one with this number modulo their count, and its
- * bytes, in *out. NULL, or the reason why there is none. The C library allocates and frees memory meanwhile.
- */
-ZR_PRIVATE_API const char *zr_resolve(struct sockaddr_storage *out, socklen_t *bytes, const char *host,
-                                      const char *port, unsigned number);
 
 #endif

@@ -81,7 +81,7 @@ static zr_result prepare_rendezvous(void)
 {
     const char *text = zr_start_secret();
     tcp.options.rendezvous = tcp.launch.rendezvous;
-    zr_result result = zr_tcp_rendezvous_check(tcp.launch.rendezvous);
+    zr_result result = zr_tcp_rendezvous_find(tcp.launch.rendezvous);
     if (result != ZR_OK)
         return result;
     if (tcp.launch.secret_file)

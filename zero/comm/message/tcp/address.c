@@ -11,9 +11,11 @@
 #include <unistd.h>
 
 #include "alloc/base/error.h"
+#include "alloc/base/system/file.h"
 #include "alloc/base/system/socket.h"
 
-enum { HOST_BYTES = 256, PORT_BYTES = 8, BACKLOG = 512, PROBES = 4 };
+enum { HOST_BYTES = 256, PORT_BYTES = 8, BACKLOG = 512, PROBES = 4, HOSTS_BYTES = 256 << 10 };
+#define BLANKS " \t\r"
 
 /* Splits HOST:PORT or [HOST]:PORT. */
 static bool split(const char *rendezvous, char *host, char *port)
@@ -34,32 +36,87 @@ static bool split(const char *rendezvous, char *host, char *port)
     return true;
 }
 
-zr_result zr_tcp_rendezvous_check(const char *rendezvous)
+/* Reads an address; false: the text is none. */
+static bool parse(struct zr_tcp_address *out, const char *text, const char *port)
 {
-    char host[HOST_BYTES], port[PORT_BYTES];
-    if (split(rendezvous, host, port))
-        return ZR_OK;
-    return zr_fail(
-        ZR_ERR_INVALID,
-        "--rendezvous %s: give HOST:PORT, as node1:29500 or [2001:db8::1]:29500, with a port below 65536",
-        rendezvous);
+    uint16_t number = htons((uint16_t)strtoul(port, NULL, 10));
+    memset(out, 0, sizeof *out);
+    if (inet_pton(AF_INET, text, &out->four.sin_addr) == 1) {
+        out->four.sin_family = AF_INET;
+        out->four.sin_port = number;
+        out->bytes = sizeof out->four;
+        return true;
+    }
+    if (inet_pton(AF_INET6, text, &out->six.sin6_addr) != 1)
+        return false;
+    out->six.sin6_family = AF_INET6;
+    out->six.sin6_port = number;
+    out->bytes = sizeof out->six;
+    return true;
 }
 
+/* Whether a line of /etc/hosts has a name; its first word is the address. Ends the words of the line. */
+static bool names(char *line, const char *host)
+{
+    bool found = false;
+    line[strcspn(line, "#")] = '\0';
+    for (char *at = line + strcspn(line, BLANKS); *at; at += strcspn(at, BLANKS)) {
+        *at++ = '\0';
+        at += strspn(at, BLANKS);
+        size_t bytes = strcspn(at, BLANKS);
+        found |= bytes > 0 && strlen(host) == bytes && strncasecmp(at, host, bytes) == 0;
+    }
+    return found;
+}
+
+/* Finds the address of a name with this number, modulo their count, in /etc/hosts. */
+static bool look_up(struct zr_tcp_address *out, const char *host, const char *port, unsigned number)
+{
+    static char text[HOSTS_BYTES + 1];
+    struct zr_tcp_address one;
+    struct zr_file file;
+    uint64_t bytes = 0;
+    unsigned count = 0;
+    if (zr_file_open_regular(&file, "/etc/hosts") != ZR_OK)
+        return false;
+    bool good = zr_file_size(&file, &bytes) == ZR_OK && bytes <= HOSTS_BYTES &&
+                zr_file_read_at(&file, 0, text, bytes) == ZR_OK;
+    zr_file_close(&file);
+    text[good ? bytes : 0] = '\0';
+    for (char *line = text, *next; *line; line = next) {
+        size_t length = strcspn(line, "\n");
+        next = line + length + (line[length] == '\n');
+        line[length] = '\0';
+        line += strspn(line, BLANKS);
+        if (names(line, host) && parse(&one, line, port) && count++ <= number)
+            *out = one;
+    }
+    return count > 0 && (number < count || look_up(out, host, port, number % count));
+}
+
+/* The C library's own look-up allocates memory, so the trainer knows addresses and names of /etc/hosts. */
 zr_result zr_tcp_resolve(struct zr_tcp_address *out, const char *rendezvous, unsigned number)
 {
     char host[HOST_BYTES], port[PORT_BYTES];
-    struct sockaddr_storage found;
-    zr_result result = zr_tcp_rendezvous_check(rendezvous);
-    if (result != ZR_OK)
-        return result;
-    split(rendezvous, host, port);
-    memset(out, 0, sizeof *out);
-    const char *problem = zr_resolve(&found, &out->bytes, host, port, number);
-    if (problem)
-        return zr_fail(ZR_ERR_UNAVAILABLE, "--rendezvous %s: the host has no address: %s", rendezvous,
-                       problem);
-    memcpy(&out->any, &found, out->bytes < sizeof out->six ? out->bytes : sizeof out->six);
-    return ZR_OK;
+    if (!split(rendezvous, host, port))
+        return zr_fail(
+            ZR_ERR_INVALID,
+            "--rendezvous %s: give HOST:PORT, as 10.0.0.1:29500 or [2001:db8::1]:29500, with a port below "
+            "65536",
+            rendezvous);
+    if (parse(out, host, port) || look_up(out, host, port, number))
+        return ZR_OK;
+    return zr_fail(
+        ZR_ERR_INVALID,
+        "--rendezvous %s: %s is neither an address nor a name in /etc/hosts; give the address that `getent "
+        "hosts %s` prints",
+        rendezvous, host, host);
+}
+
+zr_result zr_tcp_rendezvous_find(const char *rendezvous)
+{
+    struct zr_tcp_address address;
+    return zr_tcp_resolve(&address, rendezvous, 0);
 }
 
 void zr_tcp_address_of(struct zr_tcp_address *out, const struct zr_tcp_introduction *introduction)

@@ -34,8 +34,8 @@ void zr_tcp_abort(struct zr_transport *transport);
 enum { ZR_TCP_ADDRESS_BYTES = 300 };
 zr_result zr_tcp_listen(int *out, const char *rendezvous, char *address);
 
-/* ZR_ERR_INVALID: not HOST:PORT. */
-zr_result zr_tcp_rendezvous_check(const char *rendezvous);
+/* ZR_ERR_INVALID: not HOST:PORT, or HOST is neither an address nor a name in /etc/hosts. */
+zr_result zr_tcp_rendezvous_find(const char *rendezvous);
 
 /* Makes a secret of the system's random numbers / of text / of a file that only its owner can read. */
 zr_result zr_tcp_secret_make(unsigned char *secret);
