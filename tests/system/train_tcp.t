@@ -86,7 +86,7 @@ check_refused("requires the rank of this process", comm="tcp", ranks=2, rendezvo
 check_refused("--rank 2 requires --rendezvous, and --ranks N above it", comm="tcp", ranks=2, rank=2, rendezvous="a:1")
 check_refused("give HOST:PORT", rendezvous="nowhere", **far)
 check_refused("neither an address nor a name in /etc/hosts", rendezvous="nowhere.invalid:1", **far)
-check_refused("requires --secret-file", **{**far, "rendezvous": "a:1", "secret_file": None})
+check_refused("requires --secret-file", **{**far, "rendezvous": "127.0.0.1:1", "secret_file": None})
 os.chmod(SECRET, 0o644)
 check_refused("is open to other users; run: chmod 600", rendezvous="127.0.0.1:1", **far)
 os.chmod(SECRET, 0o600)

@@ -9,6 +9,7 @@
 #include <sys/socket.h>
 #include <sys/wait.h>
 
+#include "alloc/base/system/process.h"
 #include "tests/support/seed.h"
 #include "tests/support/zero/comm_operations.h"
 #include "tests/support/zero/comm_ranks.h"
@@ -352,6 +353,13 @@ static void body_killed(struct peer *peer)
     requests[1] = post(peer, true, 2, 8, large, LARGE);
     requests[2] = post(peer, true, 2, 3, large, 1);
     check(peer, end(peer, &requests[2]) == 0, "%s", t->why);
+    /* Rank 0 writes to the dead rank before it reads what that rank has sent. */
+    for (unsigned turns = 0; peer->rank == 0 && zr_process_state(pids[2]) != 'Z';)
+        give_way(&turns);
+    for (unsigned i = 0; peer->rank == 0 && i < 3; i++) {
+        struct zr_transport_request dropped;
+        t->send(t, &(struct zr_transport_message){.peer = 2, .tag = 8, .data = large, .bytes = 16}, &dropped);
+    }
     requests[2] = post(peer, false, peer->rank, 6, large, 16); /* from any: goes on */
     check(peer, end(peer, &requests[0]) == -1 && strstr(t->why, "rank 2 on host") && strstr(t->why, "closed"),
           "%s", t->why);
