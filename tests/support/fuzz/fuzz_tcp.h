@@ -58,7 +58,8 @@ static inline void fuzz_frame(struct fuzz_run *run, const unsigned char *step, c
                                  .tag = step[3] == 255 ? ZR_TCP_TAGS : step[3],
                                  .bytes = step[2] == ZR_TCP_BEAT ? 0 : bytes,
                                  .message = step[6] & 128 ? step[6] : own,
-                                 .offset = step[2] % 16 == ZR_TCP_DATA ? (uint64_t)(step[7] % 32) << 10 : step[7]};
+                                 .offset =
+                                     step[2] % 16 == ZR_TCP_DATA ? (uint64_t)(step[7] % 32) << 10 : step[7]};
     bool pays = frame.kind == ZR_TCP_SMALL || frame.kind == ZR_TCP_DATA;
     if (frame.kind == ZR_TCP_ANNOUNCE)
         frame.message = step[6];

@@ -341,12 +341,12 @@ static void body_killed(struct peer *peer)
     struct zr_transport *t = &peer->transport;
     struct zr_transport_request requests[3];
     if (peer->rank == 2) {
-        requests[0] = post(peer, true, 0, 4, large, 16);
-        end(peer, &requests[0]);
         for (unsigned i = 0; i < 3; i++) { /* all have begun to wait for this rank */
             requests[0] = post(peer, false, 2, 3, large, 1);
             end(peer, &requests[0]);
         }
+        requests[0] = post(peer, true, 0, 4, large, 16);
+        end(peer, &requests[0]);
         raise(SIGKILL);
     }
     requests[0] = post(peer, false, 2, 7, large, 16);

@@ -89,7 +89,7 @@ static enum zr_tcp_step take_challenge(struct zr_tcp_hand *hand)
 static enum zr_tcp_step take_answer(struct zr_tcp_hand *hand)
 {
     struct zr_tcp_answer answer;
-    struct zr_tcp_acceptance acceptance;
+    struct zr_tcp_acceptance acceptance = {{0}};
     memcpy(&answer, hand->in, sizeof answer);
     memcpy(hand->c, answer.nonce, sizeof hand->c);
     const char *problem = greeting_problem(&answer.greeting);

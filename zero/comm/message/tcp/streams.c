@@ -13,7 +13,7 @@
 #include "zero/comm/message/tcp/inside.h"
 #include "zero/comm/take.h"
 
-enum { EVENTS = 64, PARTS = 32, TICKS_A_BEAT = 4, DRAINS = 64 };
+enum { EVENTS = 64, PARTS = 32, TICKS_A_BEAT = 4, DRAINS = 64, WORDS_BYTES = 200 };
 #define READ_BYTES ((size_t)1 << 20) /* from one connection before the next one has its turn */
 
 /* ---- Lost peers ---------------------------------------------------------------------------------------- */
@@ -41,13 +41,14 @@ static void close_stream(struct zr_tcp *tcp, struct zr_tcp_stream *stream)
 void zr_tcp_lose(struct zr_tcp *tcp, unsigned p, const char *format, ...)
 {
     struct zr_tcp_peer *peer = &tcp->peers[p];
+    char words[WORDS_BYTES];
     va_list list;
+    va_start(list, format);
+    vsnprintf(words, sizeof words, format, list);
+    va_end(list);
     if (peer->lost)
         return;
-    int used = snprintf(peer->why, sizeof peer->why, "rank %u on host %s ", p, peer->host);
-    va_start(list, format);
-    vsnprintf(peer->why + used, sizeof peer->why - (size_t)used, format, list);
-    va_end(list);
+    snprintf(peer->why, sizeof peer->why, "rank %u on host %s %s", p, peer->host, words);
     peer->lost = true;
     for (unsigned i = 0; i < zr_tcp_wires(tcp); i++)
         close_stream(tcp, &peer->streams[i]);
