@@ -54,7 +54,7 @@ ALL_LDFLAGS := -pthread $(if $(SANITIZE),-fsanitize=$(SANITIZE)) $(LDFLAGS)
 
 # ---- packages: each set is installed by the targets that need it ---------------------------------------------
 packages_build := gcc libc6-dev binutils libdnnl-dev libjemalloc-dev libjansson-dev libpcre2-dev libutf8proc-dev zlib1g-dev \
-	libzstd-dev libncurses-dev liburing-dev libdw-dev
+	libzstd-dev libncurses-dev liburing-dev libdw-dev nettle-dev
 packages_demo  := $(packages_build) bible-kjv bible-kjv-text
 packages_check := $(packages_build) g++ perl python3 python3-numpy heaptrack sqlite3 valgrind strace gdb pkg-config libopenmpi-dev openmpi-bin iproute2 tmux jq rsync
 # Debian's Python names its suite by its version: to be asked once it is there.
@@ -134,7 +134,7 @@ tool_src    := $(call of,defrag/tool)
 # zrd, of which all but main.c is in the tests too.
 service_src := $(call of,alloc/service/server)
 kernels_src := $(call of,kernels) $(wildcard kernels/cpu/*/*.c)
-comm_src    := $(call of,zero/comm zero/launch)
+comm_src    := $(call of,zero/comm zero/launch) $(wildcard zero/comm/message/tcp/*.c)
 # Of zero/checkpoint the library has the state's file; what reads JSON is zr-train's.
 state_src   := zero/checkpoint/safetensors.c zero/checkpoint/state.c
 zero_src    := $(call of,$(addprefix zero/,compress engine file_io model step plan)) $(state_src)
@@ -159,7 +159,7 @@ include alloc/rehearse/rehearse.mk
 # at run time, and so has no locks that a malloc could meet. Programs take the shared one.
 unwind_libs := -static-libgcc
 train_libs := -ljansson -lpcre2-8 -lutf8proc
-zero_libs := $(kernels_libs) -Wl,--as-needed -luring -Wl,--no-as-needed
+zero_libs := $(kernels_libs) -Wl,--as-needed -luring -lnettle -Wl,--no-as-needed
 version := $(shell awk '$$2 ~ /^ZR_VERSION_(MAJOR|MINOR|PATCH)$$/ { v = v dot $$3; dot = "." } END { print v }' alloc/zr.h)
 version_words := $(subst ., ,$(version))
 # What a soname ends in: before 1.0 a minor version may break the ABI. See CONTRIBUTING.md, Compatibility.
@@ -359,7 +359,7 @@ install-built:
 		ln -sf $$name.so.$(version) $(call to,$(LIBDIR))/$$name.so.$(abi) && \
 		ln -sf $$name.so.$(abi) $(call to,$(LIBDIR))/$$name.so || exit 1; done
 	@$(call pkgconfig,zr,$(about_zr),,-lzr,-pthread -ldl)
-	@$(call pkgconfig,zr_zero,$(about_zr_zero),zr,-lzr_zero,$(kernels_libs) -luring -lm)
+	@$(call pkgconfig,zr_zero,$(about_zr_zero),zr,-lzr_zero,$(kernels_libs) -luring -lnettle -lm)
 	for header in $(zr_headers) $(zr_zero_headers); do \
 		install -m 644 $$header $(call to,$(own_include))/$$header || exit 1; done
 	install -m 644 $(installed_doc) $(call to,$(DOCDIR))

@@ -1,6 +1,6 @@
-/* bench_comm.c: how fast the local communicator moves data; beside it the least that could be done for the
- * same end, and what the MPI that is installed does by itself (mpi_stock.c). No test: it prints medians,
- * ratios and the machine.
+/* bench_comm.c: how fast the local communicator and the one over TCP move data; beside it the least that
+ * could be done for the same end, and what the MPI that is installed does by itself (mpi_stock.c). No test:
+ * it prints medians, ratios and the machine.
  *
  * `bench_comm [ranks [megabytes [bucket-megabytes]]]`; 2 ranks, 32 MB and buckets of 1 to 16 MB by default.
  * Rates are the bytes of the whole operand (world * shard) over the time of the slowest rank, as MPI's
@@ -25,6 +25,7 @@ struct plan {
     size_t bytes, bucket_bytes;
     enum zr_comm_algorithm algorithm;
     bool quiet; /* for the turns with MPI */
+    enum zr_comm_carrier carrier;
 };
 
 enum { KINDS = 3 };
@@ -188,7 +189,7 @@ static int run_rank(struct zr_local_world *local, unsigned rank, void *argument)
                                       .kernels = o.kernels,
                                       .bucket_bytes = plan->bucket_bytes,
                                       .algorithm = plan->algorithm};
-    if (zr_comm_local_create(&o.comm, &options, local, rank) != ZR_OK)
+    if (zr_comm_create(&o.comm, &options, local, rank) != ZR_OK)
         goto failed;
     for (unsigned kind = 0; kind < KINDS; kind++) /* mapped before, too */
         run_once(&o, kind);
@@ -206,8 +207,10 @@ failed:
 static int launch(struct plan *plan)
 {
     fflush(stdout);
-    return zr_local_launch(
-        &(struct zr_launch_options){.world = plan->world, .rank_main = run_rank, .argument = plan});
+    char name[] = "bench_comm", *argv[] = {name, NULL};
+    return zr_launch(
+        &(struct zr_launch_options){.world = plan->world, .rank_main = run_rank, .argument = plan},
+        plan->carrier, argv);
 }
 
 /* MPI has several ways to one end: the kinds of ours that each stands beside, as mpi_stock prints them. */
@@ -345,6 +348,12 @@ int main(int argc, char **argv)
         plan.algorithm = ZR_COMM_AUTO;
         printf("from memory to memory:\n");
         code = launch(&plan);
+    }
+    if (code == 0) {
+        plan.carrier = ZR_CARRIER_TCP;
+        printf("over TCP, on loopback:\n");
+        code = launch(&plan);
+        plan.carrier = ZR_CARRIER_LOCAL;
     }
     return code == 0 ? compare_with_mpi(argv[0], &plan) : code;
 }

@@ -1,4 +1,4 @@
-"""hosts.py: two "hosts" of this machine, for runs under mpirun: namespaces with names, addresses and a link of their own.
+"""hosts.py: two "hosts" of this machine, for runs under mpirun or over TCP: namespaces with names, addresses and a link of their own.
 
 The calling process becomes the first host (its network and its host name change), so it should be a child for that purpose. The second
 host ends with it. Nothing is left on the machine."""
@@ -27,7 +27,8 @@ def _run(*command):
     return "" if got.returncode == 0 else f"{' '.join(command)}: {got.stderr.strip()}"
 
 
-def _in_second(*command):
+def in_second(*command):
+    """The command line that runs a command on the second host."""
     return ("nsenter", "-t", str(_second.pid), "-n", "-u", "--", *command)
 
 
@@ -38,10 +39,15 @@ def _start_second():
     return subprocess.Popen(["unshare", "-n", "-u", "sh", "-c", "echo; exec sleep infinity"], stdout=subprocess.PIPE, preexec_fn=leave)
 
 
-def become_hosts():
-    """Makes this process the first of two hosts. Returns why that cannot be; "": it is."""
+def cut():
+    """Cuts the link: packets of both hosts are lost, and nobody is told. Returns why that cannot be."""
+    return _run("ip", "link", "set", INTERFACE, "down")
+
+
+def become_hosts(mpi=True):
+    """Makes this process the first of two hosts, mpi: for runs under mpirun. Returns why that cannot be; "": it is."""
     global _second
-    why = mpi_missing()
+    why = mpi_missing() if mpi else ""
     if why:
         return why
     if _libc.unshare(CLONE_NEWNET | CLONE_NEWUTS) != 0:
@@ -49,14 +55,14 @@ def become_hosts():
     _second = _start_second()
     if not _second.stdout.read(1):
         return "namespaces are refused (unshare -n -u)"
-    why = _run("hostname", "zr-first") or _run(*_in_second("hostname", "zr-second"))
+    why = _run("hostname", "zr-first") or _run(*in_second("hostname", "zr-second"))
     why = why or _run("ip", "link", "add", INTERFACE, "type", "veth", "peer", "name", INTERFACE, "netns", str(_second.pid))
-    for address, command in zip(ADDRESSES, (lambda *words: words, _in_second)):
+    for address, command in zip(ADDRESSES, (lambda *words: words, in_second)):
         why = why or _run(*command("ip", "address", "add", address + "/24", "dev", INTERFACE))
         for name in ("lo", INTERFACE):
             why = why or _run(*command("ip", "link", "set", name, "up"))
     with open(path("agent"), "w", encoding="ascii") as file:  # started with the host's name and a command
-        file.write(f"#!/bin/sh\nshift\nexec {' '.join(_in_second('sh'))} -c \"$*\"\n")
+        file.write(f"#!/bin/sh\nshift\nexec {' '.join(in_second('sh'))} -c \"$*\"\n")
     os.chmod(path("agent"), 0o755)
     return why
 
@@ -64,12 +70,12 @@ def become_hosts():
 def shape(megabits):
     """Gives both ends of the link a rate. Returns why that cannot be."""
     rule = ("tc", "qdisc", "replace", "dev", INTERFACE, "root", "tbf", "rate", f"{megabits}mbit", "burst", "256kb", "latency", "50ms")
-    return _run(*rule) or _run(*_in_second(*rule))
+    return _run(*rule) or _run(*in_second(*rule))
 
 
 def unshape():
     _run("tc", "qdisc", "delete", "dev", INTERFACE, "root")
-    _run(*_in_second("tc", "qdisc", "delete", "dev", INTERFACE, "root"))
+    _run(*in_second("tc", "qdisc", "delete", "dev", INTERFACE, "root"))
 
 
 def sent_bytes():

@@ -1,5 +1,5 @@
 /* launched.c: ranks of any launcher: the launch, a rank's communicator, and requests of signals. Uses
- * zero/launch/, local.c and mpi_start.c. */
+ * zero/launch/, local.c, mpi_start.c and tcp_start.c. */
 #include "alloc/base/error.h"
 #include "alloc/base/option.h"
 #include "zero/comm/comm.h"
@@ -9,25 +9,31 @@
 
 enum { EXIT_USAGE = 2 };
 
+_Static_assert((int)ZR_CARRIER_MPI == ZR_START_OVER_MPI && (int)ZR_CARRIER_TCP == ZR_START_OVER_TCP,
+               "one order");
+
 int zr_launch(const struct zr_launch_options *options, enum zr_comm_carrier carrier, char **argv)
 {
     struct zr_start start;
     struct zr_launch_options launch;
     zr_result result = ZR_STRUCT_COPY(zr_launch_options, save_within_ns, &launch, options);
-    if (result == ZR_OK && (!launch.rank_main || (carrier != ZR_CARRIER_LOCAL && carrier != ZR_CARRIER_MPI) ||
+    if (result == ZR_OK && (!launch.rank_main || (unsigned)carrier > ZR_CARRIER_TCP ||
                             (carrier == ZR_CARRIER_MPI && (!argv || !argv[0]))))
         result = zr_fail(ZR_ERR_INVALID,
                          "zr_launch() requires rank_main, a valid carrier, and main()'s argv for mpirun");
     if (result == ZR_OK)
         result = zr_start_read(&start);
     if (result == ZR_OK)
-        result = zr_start_check(&start, carrier == ZR_CARRIER_MPI, launch.world, &launch.world);
+        result = zr_start_check(&start, (enum zr_start_carrier)carrier, launch.world, &launch.world);
+    if (result == ZR_OK && carrier == ZR_CARRIER_TCP)
+        result = zr_tcp_check(&start, launch.rendezvous != NULL);
     if (result != ZR_OK) {
         zr_local_log("%s", zr_last_error());
         return EXIT_USAGE;
     }
     return zr_start_launch(&(struct zr_start_run){.start = &start,
                                                   .join_mpi = carrier == ZR_CARRIER_MPI ? zr_mpi_run : NULL,
+                                                  .run_tcp = carrier == ZR_CARRIER_TCP ? zr_tcp_run : NULL,
                                                   .options = &launch,
                                                   .argv = argv});
 }
@@ -35,8 +41,8 @@ int zr_launch(const struct zr_launch_options *options, enum zr_comm_carrier carr
 zr_result zr_comm_create(zr_comm **out, const struct zr_comm_options *options, struct zr_local_world *local,
                          unsigned rank)
 {
-    if (zr_mpi_joined() && local && local->world > 1)
-        return zr_comm_mpi_create(out, options, local, rank);
+    if (zr_message_joined() && local && local->world > 1)
+        return zr_comm_message_create(out, options, local, rank);
     return zr_comm_local_create(out, options, local, rank);
 }
 

@@ -78,20 +78,24 @@ void zr_mesh_counters_get(const struct zr_mesh *mesh, struct zr_comm_counters *o
  * prefixed with its number unless it is rank 0. Collective; allocates no memory. */
 zr_result zr_comm_all_status(zr_comm *comm, zr_result mine);
 
-/* ---- A rank of an MPI run (mpi_start.c) ---------------------------------------------------------------- */
+/* ---- A rank of a run over messages (joined.c) ---------------------------------------------------------- */
 
 struct zr_local_world;
 struct zr_start;
 
-/* Runs a rank that an MPI launcher has started, for struct zr_start_run, and returns its exit code. A
- * process can join MPI once. */
+/* Run a rank, or all ranks, for struct zr_start_run, and return the exit code: a rank that an MPI launcher
+ * has started (mpi_start.c); over TCP (tcp_start.c) the ranks forked here, or one rank of those that meet at
+ * options->rendezvous. A process can join a run once. */
 int zr_mpi_run(const struct zr_launch_options *options, const struct zr_start *start);
-/* Whether this process has joined an MPI run / creates a communicator over it, one at a time. Collective. */
-bool zr_mpi_joined(void);
-/* Ranks of each host, after the creation; 0: hosts do not have equal numbers of consecutive ranks, or no MPI
- * run. */
-unsigned zr_mpi_host_ranks(void);
-zr_result zr_comm_mpi_create(zr_comm **out, const struct zr_comm_options *options,
-                             struct zr_local_world *local, unsigned rank);
+int zr_tcp_run(const struct zr_launch_options *options, const struct zr_start *start);
+/* Checks that ranks started in this way can meet over TCP: ZR_ERR_INVALID, with what is missing. */
+zr_result zr_tcp_check(const struct zr_start *start, bool rendezvous);
+/* Whether this process has joined a run / creates a communicator over it, one at a time. Collective. */
+bool zr_message_joined(void);
+/* Ranks of each host, after the creation; 0: hosts do not have equal numbers of consecutive ranks, or no run
+ * over messages. */
+unsigned zr_message_host_ranks(void);
+zr_result zr_comm_message_create(zr_comm **out, const struct zr_comm_options *options,
+                                 struct zr_local_world *local, unsigned rank);
 
 #endif

@@ -305,16 +305,17 @@ ZR_API zr_result zr_local_request(zr_comm *comm, enum zr_request_kind *out);
 
 /* ---- Ranks of any launcher ----------------------------------------------------------------------------- */
 
-/* Transport between ranks: shared memory of one machine, or MPI between any machines. */
-enum zr_comm_carrier { ZR_CARRIER_LOCAL = 0, ZR_CARRIER_MPI };
+/* Transport between ranks: shared memory of one machine, MPI or TCP between any machines. */
+enum zr_comm_carrier { ZR_CARRIER_LOCAL = 0, ZR_CARRIER_MPI, ZR_CARRIER_TCP };
 
 /* zr_local_launch() for ranks that may be started by another launcher. If the environment describes one
  * rank of a run (mpirun: OMPI_COMM_WORLD_RANK and _SIZE or PMI_RANK and PMI_SIZE; torchrun: RANK,
  * WORLD_SIZE and MASTER_PORT; srun: SLURM_PROCID and SLURM_NTASKS), this process becomes that rank and
  * waits options->join_timeout_ns for the others. Otherwise it forks the ranks or, with MPI, runs `mpirun
  * -n world argv[0] ...`; `argv` is only used for that. options->world 0: as many ranks as were started,
- * else one. MPI requires libzr_comm_mpi.so next to the program or to libzr_zero.so, or in ../lib or ../bin
- * of either. Exit code 2 also if the environment contradicts itself or options->world. */
+ * else one. Over TCP the environment's rank requires options->rendezvous. MPI requires libzr_comm_mpi.so next
+ * to the program or to libzr_zero.so, or in ../lib or ../bin of either. Exit code 2 also if the environment
+ * contradicts itself or options->world. */
 ZR_API int zr_launch(const struct zr_launch_options *options, enum zr_comm_carrier carrier, char **argv);
 
 /* Creates the communicator of all ranks over the transport of their launch. Collective. One at a time,

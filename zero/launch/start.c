@@ -196,7 +196,14 @@ static zr_result check_local(const struct zr_start *start)
     return ZR_OK;
 }
 
-zr_result zr_start_check(const struct zr_start *start, bool mpi, unsigned world, unsigned *ranks)
+const char *zr_start_secret(void)
+{
+    const char *text = secure_getenv("ZR_SECRET");
+    return text && text[0] ? text : NULL;
+}
+
+zr_result zr_start_check(const struct zr_start *start, enum zr_start_carrier carrier, unsigned world,
+                         unsigned *ranks)
 {
     *ranks = start->kind == ZR_START_FORK ? (world ? world : 1) : start->world;
     if (world != 0 && world != *ranks)
@@ -209,13 +216,13 @@ zr_result zr_start_check(const struct zr_start *start, bool mpi, unsigned world,
         return zr_fail(ZR_ERR_INVALID, "%u ranks exceed the maximum of %d per run", *ranks, ZR_MAX_WORLD);
     if (start->kind == ZR_START_FORK)
         return ZR_OK;
-    if (mpi && !start->mpi && start->world > 1)
+    if (carrier == ZR_START_OVER_MPI && !start->mpi && start->world > 1)
         return zr_fail(
             ZR_ERR_INVALID,
             "--comm mpi: %s and %s are set, but no MPI launcher started this process; start it with "
             "mpirun -n %u (or srun --mpi=pmix), or use --comm local",
             start->rank_name, start->world_name, start->world);
-    return mpi ? ZR_OK : check_local(start);
+    return carrier == ZR_START_OVER_MEMORY ? check_local(start) : ZR_OK;
 }
 
 /* ---- Start --------------------------------------------------------------------------------------------- */
@@ -224,6 +231,8 @@ int zr_start_launch(const struct zr_start_run *run)
 {
     const struct zr_start *start = run->start;
     bool forks = start->kind == ZR_START_FORK;
+    if (run->run_tcp)
+        return run->run_tcp(run->options, start);
     if (run->join_mpi && forks && run->options->world > 1)
         return zr_mpirun(run->options, run->argv);
     if (run->join_mpi && start->mpi)

@@ -33,18 +33,24 @@ struct zr_start {
  * order OMPI_COMM_WORLD_RANK, RANK, PMI_RANK, SLURM_PROCID: mpirun under srun is mpirun. */
 zr_result zr_start_read(struct zr_start *out);
 
-/* Checks that ranks started in this way can communicate over MPI (`mpi`), else over shared memory; the
- * message says what is missing. `world`: ranks requested on the command line, 0: none. On success *ranks is
- * the size of the run. */
-zr_result zr_start_check(const struct zr_start *start, bool mpi, unsigned world, unsigned *ranks);
+/* Checks that ranks started in this way can communicate over shared memory, MPI or TCP; the message says what
+ * is missing. `world`: ranks requested on the command line, 0: none. On success *ranks is the size of the
+ * run. */
+enum zr_start_carrier { ZR_START_OVER_MEMORY = 0, ZR_START_OVER_MPI, ZR_START_OVER_TCP };
+zr_result zr_start_check(const struct zr_start *start, enum zr_start_carrier carrier, unsigned world,
+                         unsigned *ranks);
+
+/* ZR_SECRET of the environment; NULL: none, or the program is set-user-ID. */
+const char *zr_start_secret(void);
 
 /* Runs all ranks, or the rank that this process is, like zr_local_launch(). With MPI and ZR_START_FORK it
  * runs mpirun with `argv` (NULL-terminated). Returns the exit code. */
 struct zr_start_run {
     const struct zr_start *start;
-    /* Runs a rank that an MPI launcher started and returns its exit code; NULL: all ranks are on this
-     * machine. */
+    /* Runs a rank that an MPI launcher started / the ranks of a run over TCP, and returns the exit code; both
+     * NULL: all ranks are on this machine. */
     int (*join_mpi)(const struct zr_launch_options *options, const struct zr_start *start);
+    int (*run_tcp)(const struct zr_launch_options *options, const struct zr_start *start);
     const struct zr_launch_options *options;
     char **argv;
 };

@@ -36,6 +36,12 @@ struct zr_launch_options {
     /* Restarts after the death of a rank by a signal: the launcher forks a new process for the rank, and the
      * other ranks keep theirs. 0: the death ends the run. zr_local_launch() only; see zr_local_rejoin(). */
     unsigned max_restarts;
+    /* Of zr_launch() over TCP. Rank 0 accepts the others at HOST:PORT; NULL: the ranks are forked here. The
+     * secret of ranks that meet there is a file's that only its owner can read; NULL: ZR_SECRET's of the
+     * environment. */
+    const char *rendezvous, *secret_file;
+    unsigned tcp_streams;  /* connections to each other rank for large messages, at most 16; 0: 2 */
+    uint64_t heartbeat_ns; /* a rank that is silent for five times this is lost; 0: 1 s */
 };
 
 /* Forks the ranks, forwards signals, and waits for all ranks. Call it with a single thread, before the

@@ -707,8 +707,8 @@ static void say_failure(const struct loop *loop, zr_result result)
     uint64_t step = loop->saves.resumed_step + loop->history.count;
     char who[32] = "", when[48] = "";
 
-    /* The launcher has printed a lost peer or an interrupted run, except under mpirun. */
-    if (loop->rank.config->world > 1 && !loop->rank.config->by_mpi &&
+    /* The launcher has printed a lost peer or an interrupted run, unless others watch the other ranks. */
+    if (loop->rank.config->world > 1 && !zr_train_spans_hosts(loop->rank.config) &&
         (result == ZR_ERR_PEER || result == ZR_ERR_INTERRUPTED) && !zr_local_is_out_of_step(loop->rank.local))
         return;
     /* Stages that update by themselves find different numbers that are not finite, of one cause. */

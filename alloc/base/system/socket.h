@@ -25,7 +25,7 @@ ZR_PRIVATE_API ssize_t zr_send(int socket, const struct msghdr *message, int fla
 ZR_PRIVATE_API ssize_t zr_receive_packet(int socket, void *data, size_t bytes, int flags);
 ZR_PRIVATE_API ssize_t zr_send_packet(int socket, const void *data, size_t bytes, int flags);
 /* recv() of a stream: maybe fewer than `bytes`. */
-ssize_t zr_receive_bytes(int socket, void *data, size_t bytes, int flags);
+ZR_PRIVATE_API ssize_t zr_receive_bytes(int socket, void *data, size_t bytes, int flags);
 /* poll(), which goes on after a signal with the time that is left. */
 ZR_PRIVATE_API int zr_poll(struct pollfd *fds, unsigned count, int timeout_ms);
 

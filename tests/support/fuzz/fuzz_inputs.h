@@ -205,6 +205,11 @@ static const char fuzz_two_clients[] = "O0  O1  A0 ?A1 ?B0  G0  D0\040\024G1  B1
                                        "D1\001\024"
                                        "E1\001\024"
                                        "C0  C1  ";
+/* A message that was expected, one that was not, a large one in two pieces, and one that is sent. */
+static const char fuzz_messages[] =
+    "R0 \1\10\3  F0\1\1\10\3  F0\1\2\10\3  R0 \2\10\3  T       R0 \3\10\14  F0\2\3\10\14\1 "
+    "F2\4 \10\13\2 F2\4 \10\13\2\20S0 \1\10\17  F0\3   \3\1T       F0\7     F0\10     ";
+static const char fuzz_shake[] = "\377 a stranger that knows the secret, by turns";
 /* Quotas, a view, a drain and its end: L is LIMIT, K STATUS, M DRAIN, N STOP. */
 static const char fuzz_a_tool[] = "O0  O1  A0 ?D0\040\024L1\002\004K1  M1  M1\001\020K1  N1  C1  C0  ";
 /* Two runs that take turns, of which one can spill, then one of two ranks: H is PLAN, I TURN; !, $ and so on

@@ -13,6 +13,7 @@
 #include "tests/support/fuzz/fuzz_model.h"
 #include "tests/support/fuzz/fuzz_service.h"
 #include "tests/support/fuzz/fuzz_settings.h"
+#include "tests/support/fuzz/fuzz_tcp.h"
 #include "tests/support/fuzz/fuzz_tokenizer.h"
 #include "tests/support/fuzz/fuzz_words.h"
 
@@ -280,7 +281,9 @@ static const struct fuzz_target fuzz_targets[] = {
     {"tokenizer", fuzz_tokenizer, fuzz_tokenizer_words},  /* zero/text/ */
     {"service", fuzz_service, fuzz_service_words},        /* alloc/service/: what zrd hears */
     {"device", fuzz_service_device,
-     fuzz_service_words}, /* and a device's: alloc/service/server/device_pool.c */
+     fuzz_service_words},                          /* and a device's: alloc/service/server/device_pool.c */
+    {"tcp", fuzz_tcp, fuzz_tcp_words},             /* zero/comm/message/tcp/: frames of other ranks */
+    {"handshake", fuzz_handshake, fuzz_tcp_words}, /* and what a stranger says */
 };
 enum { FUZZ_TARGETS = sizeof fuzz_targets / sizeof *fuzz_targets };
 

@@ -19,6 +19,28 @@ static const char *const fuzz_service_words[] = {
     "I   ",       "I!  ",       "H*\x04\x14", "H+\x04\x14", "I*  ",       "I+  ",       "Z0\1\x15",
     "[1\1\x15",   "\\1  ",      "]0\1\x15",   "^0\1\x15",   NULL};
 
+/* What ranks do over TCP (fuzz_tcp.h): a receive, a send, a test, a cancel, frames, the end of a connection.
+ */
+static const char *const fuzz_tcp_words[] = {"R0 \1\10\12  ",
+                                             "R1 \1\10\2\1 ",
+                                             "S0 \1\10\1  ",
+                                             "S0 \1\10\17  ",
+                                             "T       ",
+                                             "C    \1  ",
+                                             "F0\1\1\10\1  ",
+                                             "F0\2\1\10\17\1 ",
+                                             "F0\3\1  \1\1",
+                                             "F2\4\1\10\12\1 ",
+                                             "F2\4\1\10\12\1\2",
+                                             "F0\5\1\1   ",
+                                             "F0\6\1  \1 ",
+                                             "F0\7     ",
+                                             "F0\10     ",
+                                             "E0      ",
+                                             "E2      ",
+                                             "J0      ",
+                                             NULL};
+
 /* Archives of torch.save(): records of a zip file, and calls. */
 static const char *const fuzz_torch_words[] = {"PK\1\2",
                                                "PK\3\4",

@@ -185,6 +185,12 @@ static double seconds_now(void)
     return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
 }
 
+/* How much longer a run of a target takes than one of the others. */
+static unsigned slowness(const struct fuzz_target *target)
+{
+    return target->run == fuzz_service_device ? 8 : target->run == fuzz_tcp ? 32 : 1;
+}
+
 static void fuzz(const struct fuzz_target *target, uint64_t seed, double seconds)
 {
     static struct fuzz_input input;
@@ -200,9 +206,7 @@ static void fuzz(const struct fuzz_target *target, uint64_t seed, double seconds
         good += result == ZR_OK;
     }
     tap_is(good, firsts, "%s: good files to start from", target->name);
-    for (; seconds > 0 ? runs % 64 || seconds_now() < end
-                       : runs < (target->run == fuzz_service_device ? RUNS / 8 : RUNS);
-         runs++) {
+    for (; seconds > 0 ? runs % 64 || seconds_now() < end : runs < RUNS / slowness(target); runs++) {
         input = corpus[next_random() % 4 ? below(corpus_count) : below(firsts)];
         for (size_t count = below(4) + 1; count > 0; count--)
             mutate_once(&input);
@@ -244,6 +248,8 @@ static const struct {
     {fuzz_service, fuzz_two_runs},
     {fuzz_service, fuzz_two_shards},
     {fuzz_service_device, fuzz_two_pieces},
+    {fuzz_tcp, fuzz_messages},
+    {fuzz_handshake, fuzz_shake},
     {fuzz_config, fuzz_adamw_config},
     {fuzz_config, fuzz_sgd_config},
     {fuzz_tokenizer, fuzz_bytes_tokenizer},

@@ -88,6 +88,37 @@ static zr_result unstage(struct message_comm *self, struct zr_message_operations
     return result == ZR_OK && under_way->count > 0 ? zr_comm_end_copies(&self->base) : result;
 }
 
+/* The failure that another rank has reported. */
+static zr_result as_reported(const struct zr_liveness *liveness)
+{
+    return liveness->lost == ZR_OK ? ZR_OK : zr_fail(liveness->lost, "%s", liveness->text);
+}
+
+/* Answers the liveness requests of other ranks, on behalf of all waits of this process. */
+static void listen(struct zr_message_world *run)
+{
+    struct zr_rank_set all = {0};
+    for (const struct zr_message_wait *wait = run->waits; wait; wait = wait->next)
+        for (unsigned w = 0; w < ZR_LIVENESS_WORDS; w++)
+            all.words[w] |= wait->waits_for.words[w];
+    zr_liveness_listen(&run->liveness, &all);
+}
+
+/* The transport has failed a message. A rank that exits because of a lost rank reports the lost rank first,
+ * so its report is read before it is blamed. Caller holds the lock of the run. */
+static zr_result blame(struct zr_message_world *run, const struct zr_message_operation *operation)
+{
+    char text[ZR_LIVENESS_TEXT_BYTES];
+    snprintf(text, sizeof(text), "%s rank %u failed: %.200s",
+             operation->receives ? "receiving from" : "sending to", operation->peer, run->transport->why);
+    for (unsigned i = 0; i < LAST_POLLS && run->liveness.lost == ZR_OK; i++)
+        listen(run);
+    if (run->liveness.lost != ZR_OK)
+        return as_reported(&run->liveness);
+    zr_liveness_report(&run->liveness, ZR_ERR_PEER, text);
+    return zr_fail(ZR_ERR_PEER, "%s", text);
+}
+
 /* Passes one message to the transport. */
 static zr_result start(struct message_comm *self, struct zr_message_operations *under_way,
                        const struct zr_transport_message *message, bool receives)
@@ -109,8 +140,7 @@ static zr_result start(struct message_comm *self, struct zr_message_operations *
                                                                     &operation->request) == 0)
         under_way->count++;
     else
-        result = zr_fail(ZR_ERR_PEER, "%s rank %u failed: %s", receives ? "receiving from" : "sending to",
-                         own.peer, run->transport->why);
+        result = blame(run, operation);
     pthread_mutex_unlock(&run->lock);
     return result;
 }
@@ -139,9 +169,7 @@ static zr_result test(struct message_comm *self, struct zr_message_operations *u
     int failed = transport->test(transport, &operation->request, &operation->done, &bytes);
     *moved |= operation->done;
     if (failed)
-        return zr_fail(ZR_ERR_PEER, "%s rank %u failed: %s",
-                       operation->receives ? "receiving from" : "sending to", operation->peer,
-                       transport->why);
+        return blame(self->run, operation);
     if (operation->done && operation->receives && bytes != operation->bytes)
         return zr_fail(ZR_ERR_PEER,
                        "the ranks are out of step: rank %u sent %zu bytes where rank %u expects %zu",
@@ -149,22 +177,6 @@ static zr_result test(struct message_comm *self, struct zr_message_operations *u
     if (operation->done && operation->receives)
         *under_way->received_bytes += bytes;
     return ZR_OK;
-}
-
-/* The failure that another rank has reported. */
-static zr_result as_reported(const struct zr_liveness *liveness)
-{
-    return liveness->lost == ZR_OK ? ZR_OK : zr_fail(liveness->lost, "%s", liveness->text);
-}
-
-/* Answers the liveness requests of other ranks, on behalf of all waits of this process. */
-static void listen(struct zr_message_world *run)
-{
-    struct zr_rank_set all = {0};
-    for (const struct zr_message_wait *wait = run->waits; wait; wait = wait->next)
-        for (unsigned w = 0; w < ZR_LIVENESS_WORDS; w++)
-            all.words[w] |= wait->waits_for.words[w];
-    zr_liveness_listen(&run->liveness, &all);
 }
 
 /* Checks that the awaited ranks are alive. A rank that exits because of a lost rank reports the lost rank
@@ -325,13 +337,18 @@ static void abandon(struct zr_comm *comm, const char *why)
     pthread_mutex_unlock(&run->lock);
 }
 
-static const struct zr_comm_table message_table = {.name = "mpi",
-                                                   .sent_bytes = zr_message_sent_bytes,
-                                                   .run = zr_message_run,
-                                                   .host = zr_message_host,
-                                                   .group = message_group,
-                                                   .abandon = abandon,
-                                                   .close = message_close};
+/* The names of the transports are the only difference. */
+#define TABLE(transport)                                                                                     \
+    {                                                                                                        \
+        .name = (transport), .sent_bytes = zr_message_sent_bytes, .run = zr_message_run,                     \
+        .host = zr_message_host, .group = message_group, .abandon = abandon, .close = message_close          \
+    }
+static const struct zr_comm_table tables[] = {TABLE("mpi"), TABLE("tcp")};
+
+static const struct zr_comm_table *table_of(const struct zr_transport *transport)
+{
+    return &tables[strcmp(transport->name, tables[1].name) == 0];
+}
 
 /* Lays out the records of a communicator in one block. */
 static void lay_out(struct message_comm *self, unsigned world)
@@ -381,7 +398,7 @@ static zr_result prepare(struct message_comm **out, const struct zr_comm_options
     if (result != ZR_OK)
         return result;
     struct message_comm *self = memset(block, 0, bytes);
-    zr_comm_open(&self->base, &message_table, options);
+    zr_comm_open(&self->base, table_of(run->transport), options);
     self->base.rank = rank;
     self->base.world = world;
     self->base.run_rank = run->transport->rank;

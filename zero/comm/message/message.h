@@ -1,5 +1,5 @@
 /* message.h: a communicator over a message transport and its pending messages. Private to message.c,
- * message_run.c and mpi_start.c. */
+ * message_run.c, joined.c and the files that start ranks. */
 #ifndef ZR_MESSAGE_H
 #define ZR_MESSAGE_H
 
@@ -21,6 +21,10 @@ struct zr_message_world {
 };
 void zr_message_world_open(struct zr_message_world *world, struct zr_transport *transport);
 void zr_message_world_close(struct zr_message_world *world);
+
+/* joined.c: makes this process a rank of the run over an open transport, which it borrows / and no longer. */
+void zr_message_join(struct zr_transport *transport);
+void zr_message_leave(void);
 
 /* A pending message. */
 struct zr_message_operation {

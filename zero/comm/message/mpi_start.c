@@ -9,7 +9,6 @@
 
 #include "alloc/base/error.h"
 #include "alloc/base/system/os.h"
-#include "zero/comm/calls.h"
 #include "zero/comm/message/message.h"
 #include "zero/comm/mesh.h"
 #include "zero/launch/control.h"
@@ -17,11 +16,7 @@
 
 enum { EXIT_FAILED = 1, EXIT_USAGE = 2, EXIT_MEMORY = 4, EXIT_SIGNAL = 128 };
 
-static struct {
-    struct zr_transport transport;
-    struct zr_message_world world; /* valid when joined */
-    bool joined;
-} mpi;
+static struct zr_transport transport; /* one per process, like MPI itself */
 
 static zr_result join(const struct zr_start *start)
 {
@@ -35,62 +30,19 @@ static zr_result join(const struct zr_start *start)
             "the same MPI at run time",
             zr_last_error());
     memcpy(&opener, &symbol, sizeof(opener)); /* ISO C does not allow this cast */
-    if (opener(&mpi.transport) != 0)
-        return zr_fail(ZR_ERR_UNAVAILABLE, "--comm mpi: %s", mpi.transport.why);
-    if (mpi.transport.version != ZR_TRANSPORT_VERSION)
+    if (opener(&transport) != 0)
+        return zr_fail(ZR_ERR_UNAVAILABLE, "--comm mpi: %s", transport.why);
+    if (transport.version != ZR_TRANSPORT_VERSION)
         return zr_fail(ZR_ERR_UNAVAILABLE, "libzr_comm_mpi.so has version %u, but this program requires %d",
-                       mpi.transport.version, ZR_TRANSPORT_VERSION);
-    if (mpi.transport.rank != start->rank || mpi.transport.world != start->world)
+                       transport.version, ZR_TRANSPORT_VERSION);
+    if (transport.rank != start->rank || transport.world != start->world)
         return zr_fail(
             ZR_ERR_UNAVAILABLE,
             "%s means rank %u of %u, but MPI says rank %u of %u: mpirun and libzr_comm_mpi.so belong to "
             "different MPIs",
-            start->rank_name, start->rank, start->world, mpi.transport.rank, mpi.transport.world);
-    zr_message_world_open(&mpi.world, &mpi.transport);
-    mpi.joined = true;
+            start->rank_name, start->rank, start->world, transport.rank, transport.world);
+    zr_message_join(&transport);
     return ZR_OK;
-}
-
-bool zr_mpi_joined(void)
-{
-    return mpi.joined;
-}
-
-unsigned zr_mpi_host_ranks(void)
-{
-    return mpi.joined ? mpi.world.host_ranks : 0;
-}
-
-/* Starts the record of a communicator's operations, for ranks that wait for this rank. */
-static void follow(zr_comm *comm)
-{
-    unsigned ranks[ZR_MAX_WORLD];
-    for (unsigned p = 0; p < comm->world; p++)
-        ranks[p] = p;
-    pthread_mutex_lock(&mpi.world.lock);
-    mpi.world.liveness.local = comm->local;
-    pthread_mutex_unlock(&mpi.world.lock);
-    zr_calls_open(comm, 1, ranks);
-    zr_calls_name(comm, "world");
-}
-
-zr_result zr_comm_mpi_create(zr_comm **out, const struct zr_comm_options *options,
-                             struct zr_local_world *local, unsigned rank)
-{
-    if (!out)
-        return zr_fail(ZR_ERR_INVALID, "zr_comm_mpi_create() requires out");
-    *out = NULL;
-    if (!mpi.joined)
-        return zr_fail(ZR_ERR_INVALID, "this process is not a rank of an MPI run");
-    zr_result result = mpi.transport.world == 1 ? zr_comm_null_create(out, options, rank, 1)
-                                                : zr_message_create(out, options, &mpi.world);
-    if (result == ZR_OK) {
-        (*out)->local = local;
-        (*out)->run_rank = rank;
-    }
-    if (result == ZR_OK && mpi.transport.world > 1)
-        follow(*out);
-    return result;
 }
 
 /* A rank that succeeds leaves the run and waits for the others to leave. A failed rank does not leave,
@@ -113,9 +65,9 @@ int zr_mpi_run(const struct zr_launch_options *options, const struct zr_start *s
     if (result == ZR_OK) {
         zr_local_follow_mpirun(control.local);
         code = options->rank_main(control.local, start->rank, options->argument);
-        zr_message_world_close(&mpi.world);
-        if (code == 0 && mpi.transport.close(&mpi.transport) != 0) {
-            zr_local_log("rank %u: %s", start->rank, mpi.transport.why);
+        zr_message_leave();
+        if (code == 0 && transport.close(&transport) != 0) {
+            zr_local_log("rank %u: %s", start->rank, transport.why);
             code = EXIT_FAILED;
         }
         /* A process that never joined the run has created no files; existing ones may belong to another

@@ -11,7 +11,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { ZR_TRANSPORT_VERSION = 4, ZR_TRANSPORT_WHY_BYTES = 512 };
+enum { ZR_TRANSPORT_VERSION = 5, ZR_TRANSPORT_WHY_BYTES = 512 };
 #define ZR_TRANSPORT_SYMBOL "zr_transport_open"
 
 /* A pending message; the contents belong to the module. */
@@ -29,6 +29,8 @@ struct zr_transport_message {
 
 struct zr_transport {
     uint32_t version;
+    const char *name; /* as in --comm */
+    void *state;      /* the transport's own; NULL: it has one per process */
     unsigned rank, world;
     unsigned host_first, host_ranks; /* lowest rank of this rank's host, and the number of its ranks */
     size_t most_bytes;               /* maximum bytes of one message */
@@ -43,6 +45,10 @@ struct zr_transport {
     void (*cancel)(struct zr_transport *, struct zr_transport_request *);
     /* Leaves the run; all ranks must call it. Never called after a failure. */
     int (*close)(struct zr_transport *);
+    /* Optional: sets a bit for each rank that is lost or has left, in words of 64 ranks. `ranks` has a bit
+     * for the maximum number of ranks. Operations with the other ranks go on. NULL: a lost rank ends the run.
+     */
+    void (*lost)(struct zr_transport *, uint64_t *ranks);
 };
 
 /* The module's only symbol: joins the run described by the environment and fills *out. */

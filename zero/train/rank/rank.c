@@ -131,7 +131,7 @@ static zr_result open_peers(struct zr_rank *rank)
                      ? zr_card_comm_create(rank, &options)
                      : zr_comm_create(&rank->comm, &options, rank->local, rank->rank);
     if (result == ZR_OK)
-        result = zr_compress_check_hosts(config, zr_mpi_host_ranks());
+        result = zr_compress_check_hosts(config, zr_message_host_ranks());
     if (result == ZR_OK)
         result = zr_train_agree(config, rank->comm);
     if (result == ZR_OK)

@@ -13,6 +13,7 @@
 
 #include "alloc/base/error.h"
 #include "alloc/base/system/os.h"
+#include "zero/comm/mesh.h"
 #include "zero/comm/zr_comm.h"
 #include "zero/engine/optimizer.h"
 #include "zero/train/settings/config.h"
@@ -189,14 +190,42 @@ static bool uses_mpi(struct zr_train_config *config)
     return config->by_mpi;
 }
 
+/* --rank R of --ranks N stands for RANK and WORLD_SIZE of a launcher. */
+static zr_result read_start(struct zr_train_config *config)
+{
+    struct zr_start *start = &config->start;
+    zr_result result = zr_start_read(start);
+    if (result != ZR_OK || !zr_flag_given(config, "rank"))
+        return result;
+    if (start->kind != ZR_START_FORK)
+        return zr_fail(ZR_ERR_INVALID,
+                       "--rank %u cannot be combined with %s in the environment; leave one of the two "
+                       "out",
+                       config->rank, start->rank_name);
+    if (!config->rendezvous[0] || config->rank >= config->world)
+        return zr_fail(ZR_ERR_INVALID, "--rank %u requires --rendezvous, and --ranks N above it",
+                       config->rank);
+    start->kind = ZR_START_RANK;
+    start->rank = config->rank;
+    start->world = config->world;
+    start->rank_name = "--rank";
+    start->world_name = "--ranks";
+    return ZR_OK;
+}
+
 /* Determines the number of ranks from the command line or the launcher that started this process. */
 static int count_ranks(struct zr_train_config *config)
 {
     config->by_mpi = config->comm == ZR_CARRIER_MPI;
+    bool tcp = config->comm == ZR_CARRIER_TCP;
     if (!config->dry_run &&
-        (zr_start_read(&config->start) != ZR_OK ||
-         zr_start_check(&config->start, uses_mpi(config), zr_flag_given(config, "ranks") ? config->world : 0,
-                        &config->world) != ZR_OK)) {
+        (read_start(config) != ZR_OK ||
+         zr_start_check(&config->start,
+                        tcp                ? ZR_START_OVER_TCP
+                        : uses_mpi(config) ? ZR_START_OVER_MPI
+                                           : ZR_START_OVER_MEMORY,
+                        zr_flag_given(config, "ranks") ? config->world : 0, &config->world) != ZR_OK ||
+         (tcp && zr_tcp_check(&config->start, config->rendezvous[0]) != ZR_OK))) {
         zr_say("%s", zr_last_error());
         return ZR_EXIT_USAGE;
     }

@@ -41,7 +41,7 @@ enum zr_tier { ZR_TIER_NONE = 0, ZR_TIER_CPU, ZR_TIER_NVME };
 enum zr_train_backend { ZR_TRAIN_HOST = 0, ZR_TRAIN_SIM, ZR_TRAIN_CUDA };
 
 /* --comm nccl: NCCL moves tensors; host messages use the launcher's transport. */
-enum { ZR_TRAIN_COMM_NCCL = ZR_CARRIER_MPI + 1 };
+enum { ZR_TRAIN_COMM_NCCL = ZR_CARRIER_TCP + 1 };
 
 enum zr_rate_kind {
     ZR_RATE_COSINE = 0,
@@ -112,9 +112,14 @@ struct zr_train_config {
     uint64_t steps;
     uint64_t passes; /* --epochs: sets `steps`; 0: not given */
     uint64_t seed;
-    unsigned world;        /* number of ranks: --ranks, or --world-size of a --dry-run */
-    unsigned comm;         /* enum zr_comm_carrier, or ZR_TRAIN_COMM_NCCL */
-    bool by_mpi;           /* MPI carries the messages, or the host messages of NCCL */
+    unsigned world;                       /* number of ranks: --ranks, or --world-size of a --dry-run */
+    unsigned comm;                        /* enum zr_comm_carrier, or ZR_TRAIN_COMM_NCCL */
+    bool by_mpi;                          /* MPI carries the messages, or the host messages of NCCL */
+    char rendezvous[256];                 /* --rendezvous; "": the ranks are forked here */
+    char secret_file[ZR_TRAIN_PATH_ROOM]; /* --secret-file; "": ZR_SECRET */
+    unsigned rank;                        /* --rank */
+    unsigned tcp_streams;
+    double heartbeat;      /* seconds */
     bool deterministic;    /* NCCL sums in rank order */
     unsigned comm_timeout; /* seconds */
     unsigned max_restarts; /* of killed ranks */
@@ -306,7 +311,7 @@ static inline bool zr_compression_keeps_errors(const struct zr_compression *comp
            compression->kinds[ZR_COMPRESSED_GRADIENTS].method != ZR_METHOD_PACKED;
 }
 /* ZR_ERR_INVALID if hosts are nodes, but do not have as many consecutive ranks as the launcher's variables
- * say. `host_ranks`: see zr_mpi_host_ranks(). */
+ * say. `host_ranks`: see zr_message_host_ranks(). */
 zr_result zr_compress_check_hosts(const struct zr_train_config *config, unsigned host_ranks);
 struct zr_text;
 /* Writes a blank and the value of --compress. */
@@ -320,6 +325,12 @@ static inline bool zr_train_has_file(const struct zr_train_config *config)
 const char *zr_train_offload_words(const struct zr_train_config *config);
 /* Message about settings that --backend cuda lacks or requires; NULL: valid. */
 const char *zr_train_device_words(const struct zr_train_config *config);
+
+/* Whether ranks may be on several hosts, each with a launcher that watches only its own ranks. */
+static inline bool zr_train_spans_hosts(const struct zr_train_config *config)
+{
+    return config->by_mpi || config->rendezvous[0];
+}
 
 /* Whether this process prints for the run: rank 0, unless it is about to become an mpirun. */
 static inline bool zr_train_leads(const struct zr_train_config *config)

@@ -224,7 +224,7 @@ static unsigned ranks_of_host(const struct zr_train_config *config)
     const struct zr_start *start = &config->start;
     unsigned here =
         start->local_world == 0 && start->nodes > 0 ? config->world / start->nodes : start->local_world;
-    return config->by_mpi && here < config->world ? here : 0;
+    return zr_train_spans_hosts(config) && here < config->world ? here : 0;
 }
 
 /* Data ranks of this host: ranks of a stage are consecutive, and so are those of a tensor group. 0: hosts are

@@ -170,7 +170,7 @@ const char *zr_train_device_words(const struct zr_train_config *config)
                : zr_flag_given(config, "logits-bytes") ? "--logits-bytes requires --backend cuda"
                : config->cuda_graph                    ? "--cuda-graph requires --backend cuda"
                : config->comm == ZR_TRAIN_COMM_NCCL && !config->dry_run
-                   ? "--comm nccl requires --backend cuda; for --backend host give --comm local or mpi"
+                   ? "--comm nccl requires --backend cuda; for --backend host give --comm local, mpi or tcp"
                    : NULL;
     if (config->shape.context > 1)
         return "--cp requires --backend host: the ring's attention has no GPU kernel yet; on a GPU divide "
@@ -180,7 +180,7 @@ const char *zr_train_device_words(const struct zr_train_config *config)
                "a rank cannot receive before it sends; or give --tp";
     if (config->cuda_graph &&
         (config->shape.tensor > 1 || config->stages.ranks > 1 || config->comm != ZR_CARRIER_LOCAL))
-        return "--cuda-graph cannot be combined with --tp, --pp, --comm mpi or --comm nccl, which wait or "
+        return "--cuda-graph cannot be combined with --tp, --pp, --comm mpi, tcp or nccl, which wait or "
                "run outside the graph; use data ranks that share a GPU, or leave it out";
     if (config->cuda_graph && zr_train_has_host_tier(config))
         return "--cuda-graph cannot be combined with --offload-optimizer, --offload-param or "
@@ -192,6 +192,21 @@ const char *zr_train_device_words(const struct zr_train_config *config)
         return "--speculative-update requires --backend host: on a GPU gradients arrive in a stream, for which the "
                "thread of the update cannot wait; leave it out, or give --delayed-update";
     return NULL;
+}
+
+/* Message about an option of --comm tcp that has no effect; NULL: none. */
+static const char *tcp_conflict(const struct zr_train_config *config)
+{
+    if (config->comm != ZR_CARRIER_TCP)
+        return config->rendezvous[0]                  ? "--rendezvous requires --comm tcp"
+               : zr_flag_given(config, "tcp-streams") ? "--tcp-streams requires --comm tcp"
+               : zr_flag_given(config, "heartbeat")   ? "--heartbeat requires --comm tcp"
+               : config->secret_file[0]               ? "--secret-file requires --comm tcp and --rendezvous"
+               : zr_flag_given(config, "rank")        ? "--rank requires --comm tcp and --rendezvous"
+                                                      : NULL;
+    return config->secret_file[0] && !config->rendezvous[0]
+               ? "--secret-file requires --rendezvous: ranks that are forked here get a secret of their own"
+               : NULL;
 }
 
 /* Message about settings of which --noise-scale cannot measure two sizes of batch; NULL: valid. */
@@ -221,8 +236,8 @@ static const char *noise_conflict(const struct zr_train_config *config)
 static const char *restart_conflict(const struct zr_train_config *config)
 {
     return config->max_restarts == 0 ? NULL
-           : config->by_mpi || config->comm == ZR_TRAIN_COMM_NCCL
-               ? "--max-restarts requires --comm local: MPI and NCCL cannot continue without a lost rank"
+           : config->by_mpi || config->comm != ZR_CARRIER_LOCAL
+               ? "--max-restarts requires --comm local: the other transports do not replace a lost rank"
            : config->start.kind != ZR_START_FORK
                ? "--max-restarts requires ranks that zr-train forks, with --ranks; torchrun and srun restart ranks "
                  "by themselves"
@@ -278,6 +293,8 @@ static const char *option_conflict(const struct zr_train_config *config)
                "out";
     if (noise_conflict(config))
         return noise_conflict(config);
+    if (tcp_conflict(config))
+        return tcp_conflict(config);
     if (config->tolerance > 0 && !config->prove)
         return "--tolerance requires --prove";
     if (config->prove && (config->dry_run || config->resume[0]))

@@ -101,6 +101,7 @@ __attribute__((visibility("default"))) int zr_transport_open(struct zr_transport
     int rank, world, level = 0, error, found = 0, *most_tag = NULL;
     memset(out, 0, sizeof(*out));
     out->version = ZR_TRANSPORT_VERSION;
+    out->name = "mpi";
     error = MPI_Init_thread(NULL, NULL, MPI_THREAD_SERIALIZED, &level);
     if (error != MPI_SUCCESS)
         return keep_error(out, "MPI_Init_thread", error);

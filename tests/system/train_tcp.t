@@ -1,0 +1,97 @@
+#!/usr/bin/env python3
+"""--comm tcp: the bits of --comm local, from ranks that are forked and from ranks that meet at a rendezvous; what is refused; a lost rank."""
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+
+sys.path.insert(0, "tests/support")
+from zrtest import HANG, PLANNED_TAGS, ZR_TRAIN, arguments, done, in_steps, note, ok, path, same, start_quickly, text_file, train, wait_for
+
+start_quickly()
+SECRET = path("secret")
+with open(SECRET, "w") as file:
+    file.write("0123456789abcdef0123456789abcdef\n")
+os.chmod(SECRET, 0o600)
+FLAGS = dict(data=text_file(), layers=2, hidden=32, heads=2, seq=16, batch=2, seed=11, threads=1)
+
+
+def free_port(host):
+    """Of this host, if nobody takes it meanwhile."""
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as one:
+        one.bind((host.strip("[]"), 0))
+        return f"{host}:{one.getsockname()[1]}"
+
+
+def start_rank(rank, ranks, where, environment=None, **flags):
+    line = [ZR_TRAIN, *arguments(**{**FLAGS, "comm": "tcp", "rendezvous": where, "rank": rank, "ranks": ranks, "secret_file": SECRET, **flags})]
+    return subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, **(environment or {})})
+
+
+def check_bits():
+    for stage in range(4):
+        want, got = (train(ranks=2, stage=stage, comm=comm, steps=3) for comm in ("local", "tcp"))
+        if not ok(want.report and got.report, f"stage {stage}: runs over TCP"):
+            note(got.err[-800:])
+            continue
+        same(got.losses, want.losses, f"stage {stage}: the losses of --comm local")
+        same(*[[[[rank["peak_bytes"][tag] for tag in PLANNED_TAGS], rank["sent_bytes_per_step"]] for rank in run.report["ranks"]] for run in (got, want)],
+             f"stage {stage}: and its bytes")
+
+
+def check_rendezvous(host):
+    want = train(ranks=2, stage=2, steps=3, **FLAGS)
+    report, where = path("rank.json"), free_port(host)
+    # The last rank starts first, and takes its number from the environment.
+    last = start_rank(None, None, where, {"RANK": "1", "WORLD_SIZE": "2", "MASTER_PORT": "1", "ZR_SECRET": open(SECRET).read()}, secret_file=None,
+                      stage=2, steps=3)
+    first = start_rank(0, 2, where, stage=2, steps=3, json=report)
+    words = [one.communicate(timeout=HANG)[1] for one in (first, last)]
+    if ok(first.returncode == last.returncode == 0, f"ranks meet at {host}") or note("".join(words)[-800:]):
+        with open(report) as file:
+            same(json.load(file)["loss_hex"], want.report["loss_hex"], "with the losses of --comm local")
+
+
+def check_lost():
+    where, log = free_port("127.0.0.1"), path("log.jsonl")
+    ranks = [start_rank(rank, 3, where, steps=100000, heartbeat=0.5, **({"log": log} if rank == 0 else {})) for rank in range(3)]
+    in_steps(log)
+    child = wait_for(lambda: open(f"/proc/{ranks[1].pid}/task/{ranks[1].pid}/children").read().split())
+    os.kill(int(child[0]), signal.SIGKILL)
+    words = [one.communicate(timeout=HANG)[1] for one in ranks]
+    same(ranks[1].returncode, 128 + 9, "the launcher of a killed rank says so")
+    for rank in (0, 2):
+        ok(ranks[rank].returncode == 1 and "rank 1 on host" in words[rank] or "rank 1 (pid" in words[rank], f"rank {rank} names the lost one") \
+            or note(words[rank])
+
+
+def check_refused(reason, **flags):
+    got = train(**{**FLAGS, **flags})
+    ok(got.code == 2 and reason in got.err and got.err.count("\n") == 1, f"refused: {reason}") or note(got.err[-500:])
+
+
+check_bits()
+check_rendezvous("127.0.0.1")
+if socket.has_ipv6 and os.path.exists("/proc/net/if_inet6"):
+    check_rendezvous("[::1]")
+check_lost()
+far = dict(comm="tcp", ranks=2, rank=1, secret_file=SECRET)
+check_refused("--rendezvous requires --comm tcp", rendezvous="a:1")
+check_refused("--heartbeat requires --comm tcp", heartbeat=2)
+check_refused("--tcp-streams requires --comm tcp", tcp_streams=2)
+check_refused("--secret-file requires --rendezvous", comm="tcp", secret_file=SECRET)
+check_refused("requires the rank of this process", comm="tcp", ranks=2, rendezvous="a:1")
+check_refused("--rank 2 requires --rendezvous, and --ranks N above it", comm="tcp", ranks=2, rank=2, rendezvous="a:1")
+check_refused("give HOST:PORT", rendezvous="nowhere", **far)
+check_refused("neither an address nor a name in /etc/hosts", rendezvous="nowhere.invalid:1", **far)
+check_refused("requires --secret-file", **{**far, "rendezvous": "127.0.0.1:1", "secret_file": None})
+os.chmod(SECRET, 0o644)
+check_refused("is open to other users; run: chmod 600", rendezvous="127.0.0.1:1", **far)
+os.chmod(SECRET, 0o600)
+with open(SECRET, "w") as file:
+    file.write("short\n")
+check_refused("at least 16 are required", rendezvous="127.0.0.1:1", **far)
+check_refused("the ranks need a place to meet", comm="tcp", ranks=None, environment={"RANK": "0", "WORLD_SIZE": "2", "MASTER_PORT": "9"})
+done()

@@ -1,0 +1,45 @@
+/* tcp.h: a transport (transport.h) over TCP connections between hosts. Private to zero/comm/.
+ *
+ * A lost rank is an error of its own messages: those of other pairs go on. Every call may come from any
+ * thread; a thread of the transport's own keeps the connections alive between calls. The transport belongs to
+ * the process that opened it: not for use after fork(). */
+#ifndef ZR_TCP_H
+#define ZR_TCP_H
+
+#include "alloc/zr.h"
+#include "zero/comm/message/transport.h"
+
+enum { ZR_TCP_SECRET_BYTES = 32 };
+#define ZR_TCP_HEARTBEAT_NS UINT64_C(1000000000)
+#define ZR_TCP_JOIN_NS      UINT64_C(60000000000)
+enum { ZR_TCP_LOST_BEATS = 5, ZR_TCP_STREAMS = 2 };
+
+struct zr_tcp_options {
+    unsigned rank, world;
+    unsigned streams;         /* connections per peer for large messages; 0: ZR_TCP_STREAMS */
+    uint64_t heartbeat_ns;    /* a peer that is silent for ZR_TCP_LOST_BEATS times this is lost; 0: 1 s */
+    uint64_t join_timeout_ns; /* time for all ranks to connect; 0: 60 s */
+    const char *rendezvous;   /* HOST:PORT at which rank 0 accepts; [HOST]:PORT for IPv6 */
+    int listener; /* rank 0: socket that accepts at `rendezvous`, owned from now on; -1: none yet */
+    unsigned char secret[ZR_TCP_SECRET_BYTES];
+};
+
+/* Connects to all other ranks and fills *out. Collective. ZR_ERR_INVALID: options out of range.
+ * ZR_ERR_UNAVAILABLE: a rank did not arrive in time, the secrets differ, or the system refuses sockets. */
+zr_result zr_tcp_open(struct zr_transport *out, const struct zr_tcp_options *options);
+/* Ends an open transport without waiting for other ranks, which count this rank as lost. */
+void zr_tcp_abort(struct zr_transport *transport);
+
+/* A listening socket at HOST:PORT (a port of 0: any), and its address as text of ZR_TCP_ADDRESS_BYTES. */
+enum { ZR_TCP_ADDRESS_BYTES = 300 };
+zr_result zr_tcp_listen(int *out, const char *rendezvous, char *address);
+
+/* ZR_ERR_INVALID: not HOST:PORT, or HOST is neither an address nor a name in /etc/hosts. */
+zr_result zr_tcp_rendezvous_find(const char *rendezvous);
+
+/* Makes a secret of the system's random numbers / of text / of a file that only its owner can read. */
+zr_result zr_tcp_secret_make(unsigned char *secret);
+zr_result zr_tcp_secret_from_text(unsigned char *secret, const char *text, size_t bytes);
+zr_result zr_tcp_secret_from_file(unsigned char *secret, const char *path);
+
+#endif
