@@ -73,17 +73,17 @@ def formula(layers, hidden, heads, seq, batch, vocabulary, ranks, stage, recompu
 SHAPES = [
     dict(layers=2, hidden=64, heads=4, seq=32, batch=2, ranks=1, stage=0),
     dict(layers=3, hidden=60, heads=5, seq=17, batch=3, ranks=3, stage=1, precision="fp16"),
-    dict(layers=6, hidden=96, heads=6, seq=48, batch=4, ranks=2, stage=1),
-    dict(layers=6, hidden=96, heads=6, seq=48, batch=4, ranks=2, stage=0),
+    dict(layers=6, hidden=48, heads=6, seq=24, batch=2, ranks=2, stage=1),
+    dict(layers=6, hidden=48, heads=6, seq=24, batch=2, ranks=2, stage=0),
     dict(layers=4, hidden=64, heads=2, seq=64, batch=4, ranks=2, stage=0, accumulate=2, precision="fp16"),
-    dict(layers=5, hidden=128, heads=2, seq=64, batch=3, ranks=2, stage=1, recompute="full", precision="bf16"),
-    dict(layers=5, hidden=128, heads=2, seq=64, batch=3, ranks=1, stage=0, recompute="selective", precision="bf16"),
-    dict(layers=6, hidden=96, heads=6, seq=48, batch=4, ranks=2, stage=1, accumulate=3),
-    dict(layers=12, hidden=120, heads=6, seq=48, batch=3, ranks=2, stage=2, precision="bf16"),
-    dict(layers=12, hidden=120, heads=6, seq=48, batch=3, ranks=3, stage=3, accumulate=3, precision="bf16"),
-    dict(layers=12, hidden=120, heads=6, seq=48, batch=3, ranks=4, stage=3, recompute="full", bucket_bytes=65536),
-    dict(layers=200, hidden=32, heads=2, seq=16, batch=1, ranks=2, stage=3, accumulate=2, precision="bf16"),  # 5,000 allocations a pass
-    *[dict(arch="llama", layers=6, hidden=96, heads=6, kv_heads=kv, ffn=200, seq=48, batch=3, ranks=2, stage=stage, precision=precision,
+    dict(layers=5, hidden=64, heads=2, seq=32, batch=3, ranks=2, stage=1, recompute="full", precision="bf16"),
+    dict(layers=5, hidden=64, heads=2, seq=32, batch=3, ranks=1, stage=0, recompute="selective", precision="bf16"),
+    dict(layers=6, hidden=48, heads=6, seq=24, batch=2, ranks=2, stage=1, accumulate=3),
+    dict(layers=8, hidden=60, heads=6, seq=24, batch=3, ranks=2, stage=2, precision="bf16"),
+    dict(layers=8, hidden=60, heads=6, seq=24, batch=3, ranks=3, stage=3, accumulate=3, precision="bf16"),
+    dict(layers=8, hidden=60, heads=6, seq=24, batch=3, ranks=4, stage=3, recompute="full", bucket_bytes=65536),
+    dict(layers=120, hidden=16, heads=2, seq=8, batch=1, ranks=2, stage=3, accumulate=2, precision="bf16"),  # 3,000 allocations a pass
+    *[dict(arch="llama", layers=4, hidden=48, heads=6, kv_heads=kv, ffn=100, seq=24, batch=3, ranks=2, stage=stage, precision=precision,
            recompute=recompute, **({"tie_embeddings": True} if tied else {}))
       for stage, kv, precision, recompute, tied in ((0, 6, "fp32", "none", True), (1, 2, "bf16", "full", False),
                                                     (2, 1, "fp32", "selective", False), (3, 3, "bf16", "none", True))],
@@ -156,7 +156,7 @@ def check_formula(shape):
 optimizer = {}
 for shape in SHAPES:
     words = " ".join(f"{key} {value}" for key, value in shape.items())
-    run = train(**shape, steps=STEPS, eval_every=STEPS - 1, sample=8)
+    run = train(**shape, steps=STEPS, eval_every=STEPS - 1, sample=2)
     if not same(run.code, 0, f"runs: {words}"):
         note(run.err)
         continue
