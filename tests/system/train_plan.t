@@ -6,8 +6,9 @@ import resource
 import sys
 
 sys.path.insert(0, "tests/support")
-from zrtest import PLANNED_TAGS, done, note, ok, same, token_shard, train
+from zrtest import PLANNED_TAGS, done, note, ok, same, start_quickly, token_shard, train
 
+start_quickly(fp32_alone=True)
 FLOAT = 4
 GRANULE = 2 << 20
 GRANULES_PARTLY_USED = 2  # of the pool of tensors
@@ -358,7 +359,7 @@ same(kinds, {("parameters", 0), ("parameters", 1), ("parameters", 2), ("gradient
 # A plan of more than 1 GiB: the process's own memory is the plan, within 3 % and a base of 96 MiB.
 big = dict(layers=8, hidden=768, heads=12, seq=16, batch=1, vocab=16384, ranks=1, stage=0, steps=2)
 rng = random.Random(3)
-run = train(data=token_shard([rng.randrange(16384) for _ in range(8192)]), eval_every=0, **big)
+run = train(environment={"ZR_CONF": "isa:auto"}, data=token_shard([rng.randrange(16384) for _ in range(8192)]), eval_every=0, **big)
 if same(run.code, 0, "a model of more than 1 GiB runs"):
     rank = run.report["ranks"][0]
     plan = rank["planned_bytes"]["total"]
