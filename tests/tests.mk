@@ -260,7 +260,7 @@ $(patsubst %,check-%,$(test_names)): check-%: packages-check
 	@$(again) $(without_nvcc) $(BUILD)/tests/$*_test
 	tests/run --verbose $(BUILD)/tests/$*_test
 $(patsubst %.t,check-%,$(notdir $(all_scripts))): check-%: packages-check
-	@$(again) $(if $(filter long_%,$*),built-long,$(without_nvcc) $(if $(filter soak_%,$*),built-soak,built-scripts)) $(if $(filter gpu_shot,$*),built-gpu)
+	@$(again) $(if $(filter long_%,$*),built-long,$(without_nvcc) $(if $(filter soak_%,$*),built-soak,built-scripts))
 	tests/run --verbose $(filter %/$*.t,$(all_scripts))
 
 # What a card says: tests/gpu_shot has the steps, and in a tree that is built needs Python alone. GPU_STEPS="train vmm" runs these,
