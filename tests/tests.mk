@@ -41,8 +41,12 @@ $(patsubst %,$(BUILD)/obj/tests/emulators/cuda/%.o,threads races matrices copies
 
 # Images of kernels for it: .cu sources by the processor's compiler, as for a race detector, whose entries the image itself
 # has: it asks the emulator before each access to memory. $(call image,name,sources)
-device_flags = -std=gnu11 -O2 -g -fPIC -fvisibility=hidden -fno-math-errno -ffp-contract=off -I. $(WARN) -MMD -MP \
-	$(if $(findstring clang,$(CC)),,--param tsan-instrument-func-entry-exit=0)
+# fmaf is an instruction where the processor has one, else a call.
+device_flags = -std=gnu11 $(or $(device_opt),-O2) -g -fPIC -fvisibility=hidden -fno-math-errno -ffp-contract=off -I. $(WARN) -MMD -MP \
+	$(device_fma) $(if $(findstring clang,$(CC)),,--param tsan-instrument-func-entry-exit=0)
+device_fma := $(shell grep -qsw fma /proc/cpuinfo && echo -mfma)
+# Most of what small models compute in fp32.
+$(BUILD)/device/kernels/cuda/attention.0.cu.o: private device_opt := -O3
 $(BUILD)/device/%.cu.o: %.cu $(BUILD)/config
 	@mkdir -p $(@D)
 	@echo "  cc    $<"
@@ -256,7 +260,7 @@ $(patsubst %,check-%,$(test_names)): check-%: packages-check
 	@$(again) $(without_nvcc) $(BUILD)/tests/$*_test
 	tests/run --verbose $(BUILD)/tests/$*_test
 $(patsubst %.t,check-%,$(notdir $(all_scripts))): check-%: packages-check
-	@$(again) $(if $(filter long_%,$*),built-long,$(without_nvcc) $(if $(filter soak_%,$*),built-soak,built-scripts)) $(if $(filter gpu_shot,$*),built-gpu)
+	@$(again) $(if $(filter long_%,$*),built-long,$(without_nvcc) $(if $(filter soak_%,$*),built-soak,built-scripts))
 	tests/run --verbose $(filter %/$*.t,$(all_scripts))
 
 # What a card says: tests/gpu_shot has the steps, and in a tree that is built needs Python alone. GPU_STEPS="train vmm" runs these,

@@ -10,7 +10,7 @@ addresses are not ours: a trace that differs where they do not rise is called un
     tests/support/gpu_pytorch.py [--traces FOLDER] [--only WORDS] [--record FILE | --recorded FILE]
 
 --record writes PyTorch's answers for the sequences below to a table; --recorded compares with such a table where there
-is no PyTorch, as tests/system/gpu_pytorch.t does with gpu_pytorch_peaks.json.
+is no PyTorch, as tests/long/long_gpu_pytorch.t does with gpu_pytorch_peaks.json.
 
 Exit code 0: all that can be compared is equal; 1: some differ, or nothing was compared; 2: no trace; 77: there is no PyTorch
 here, or no card."""

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Ranks that somebody else has started, one process each: by RANK and WORLD_SIZE, by SLURM's variables, by mpirun. They
 find each other on this machine, train like forked ones to the bit, end together, and say which variable is wrong."""
+import contextlib
 import json
 import os
 import random
@@ -10,7 +11,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 
 sys.path.insert(0, "tests/support")
 from zrtest import (DEAD, HANG, SEED, SILENT, ZR_TRAIN, arguments, done, finish, in_steps, leftovers, note, ok, path, same,
@@ -79,7 +79,6 @@ def check_losses():
         there = []
         for rank in order:
             there.append(start(how(rank, world, key), json=report, **SMALL))
-            time.sleep(rng.random() / 5)
         ends = [finish(process) for process in there]
         if not same([code for code, _ in ends], [0] * world, f"{how.__name__}: {world} ranks, in the order {order}"):
             note("\n".join(err[-300:] for _, err in ends))
@@ -121,7 +120,7 @@ def begin(world, **flags):
         os.unlink(log)
     there = [start(like_torchrun(rank, world, key), log=log, **{**LONG, **flags}) for rank in range(world)]
     in_steps(log)
-    time.sleep(rng.random() / 4)
+    wait_for(lambda: os.path.getsize(log) >= rng.randrange(200, 4000))
     return there
 
 
@@ -175,6 +174,14 @@ def holds(pid, kind):
     return sum(os.readlink(f"/proc/{pid}/fd/{fd}").startswith(kind) for fd in os.listdir(f"/proc/{pid}/fd"))
 
 
+def has_sockets(process, count):
+    """Waits until it holds so many: one that it listens on, and one for each rank that has come."""
+    def there():
+        with contextlib.suppress(OSError):  # one that was closed meanwhile
+            return holds(process.pid, "socket:") >= count
+    assert wait_for(there)
+
+
 def check_descriptors():
     """What is open in a run under way: nothing of ranks that came and went, and of the meeting no more than connections."""
     key, log = fresh_port(), path("held.jsonl")
@@ -182,7 +189,7 @@ def check_descriptors():
     there = [start(like_torchrun(0, 3, key), log=log, **asks)]
     for _ in range(2):
         early = start(like_torchrun(1, 3, key), **asks)
-        time.sleep(0.5)
+        has_sockets(there[0], 2)
         early.kill()
         finish(early)
     there += [start(like_torchrun(rank, 3, key), **asks) for rank in (1, 2)]
@@ -271,16 +278,16 @@ def check_meetings():
     ok(code == 2 and os.path.isdir(half), "a rank that found no run leaves another run's half-made save alone")
     key = fresh_port()
     leader = start(like_torchrun(0, 3, key), comm_timeout=HANG, **SMALL)
-    time.sleep(0.3)
+    has_sockets(leader, 1)
     early = start(like_torchrun(1, 3, key), comm_timeout=HANG, **SMALL)
-    time.sleep(0.3)
+    has_sockets(leader, 2)
     early.kill()
     finish(early)
     again = [start(like_torchrun(rank, 3, key), comm_timeout=HANG, **SMALL) for rank in (1, 2)]
     same([finish(process)[0] for process in again + [leader]], [0, 0, 0], "a rank killed while it waits comes again")
     key = fresh_port()
     leader = start(like_torchrun(0, 2, key), comm_timeout=HANG, **SMALL)
-    time.sleep(0.3)
+    has_sockets(leader, 1)
     code, err = finish(start(like_torchrun(1, 3, key), comm_timeout=HANG, **SMALL))
     ok(code == 2 and "WORLD_SIZE=3" in err, "a rank of another WORLD_SIZE is sent away")
     before = len(os.listdir(f"/proc/{leader.pid}/fd"))
@@ -338,7 +345,7 @@ def check_names():
         same([finish(process)[0] for process in there], [0, 0], f"MASTER_ADDR={address}, and all ranks are here: they train")
     key = "n" * 70 + fresh_port()  # two runs whose names differ at the end alone
     waits = start(like_mpirun(0, 2, key + "a"), **SMALL)
-    time.sleep(0.3)
+    has_sockets(waits, 1)
     between = [start(like_mpirun(rank, 2, key + "b"), **SMALL) for rank in range(2)]
     ends = [finish(process) for process in between]
     last = start(like_mpirun(1, 2, key + "a"), **SMALL)

@@ -11,7 +11,7 @@ from saves import contents
 from zrtest import done, note, ok, path, same
 
 SHORT, LONG = sys.argv[1:] == ["short"], "ZR_TEST_LONG" in os.environ
-SMALL = dict(layers=2, hidden=4, heads=1, seq=3, batch=1, steps=3)
+SMALL = dict(layers=2, hidden=4, heads=1, seq=3, batch=1, steps=2)
 CPU, PARAM, HOST = dict(offload_optimizer="cpu"), dict(offload_optimizer="cpu", offload_param="cpu"), dict(checkpoint_offload=True, recompute="full")
 FILE = dict(offload_optimizer="nvme:" + path("disk"), nvme_depth=8, force=True)
 os.mkdir(path("disk"))

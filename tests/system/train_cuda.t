@@ -24,9 +24,9 @@ CASES = (
     ("two ranks on one card", dict(ranks=2, steps=2), FP32, (1, 3)),
     ("frozen tensors", dict(ranks=2, steps=2, freeze=["wte.*", "h.0.*.bias", "h.0.ln_?.weight", "h.1.mlp.*"]), FP32, (0, 3) if ALL_ROWS else (3,)),
     ("dropout and an average", dict(ranks=2, steps=2, layers=1, accumulate=2, dropout=0.25, attention_dropout=0.2, ema=0.5, eval_every=2, noise_scale=0.5), FP32, (0, 3) if ALL_ROWS else (3,)),
-    ("adapters", dict(ranks=2, steps=2, lora="4:*"), FP32, (1, 3)),
+    ("adapters", dict(ranks=2, steps=2, lora="4:*"), FP32, (1, 3) if ALL_ROWS else (3,)),
     ("adapters of LLaMA, bf16", dict(ranks=2, steps=2, precision="bf16", lora="4:*proj*", layers=1, **LLAMA), 2e-3, (0, 3) if ALL_ROWS else (3,)),
-    ("over NCCL, a card each", dict(ranks=2, steps=2, layers=1, comm="nccl", deterministic=True), FP32, (0, 1, 2, 3) if ALL_ROWS else (0, 3)),
+    ("over NCCL, a card each", dict(ranks=2, steps=2, layers=1, comm="nccl", deterministic=True), FP32, (0, 1, 2, 3) if ALL_ROWS else (3,)),
     ("tensor parallel", dict(ranks=4, tp=2, sequence_parallel=True, seq=6, steps=2, layers=1), FP32, (0,)),
     ("a pipeline over NCCL", dict(ranks=2, pp=2, accumulate=2, steps=2, comm="nccl", deterministic=True), FP32, (1,)),
     ("an asynchronous pipeline over NCCL", dict(ranks=2, pp=2, accumulate=2, steps=4, layers=1, comm="nccl", deterministic=True, schedule="2bw"), FP32, (1,)),
@@ -37,7 +37,7 @@ CASES = (
      dict(precision="fp8", arch="llama", heads=2, kv_heads=2, hidden=32, ffn=64, ranks=2, tp=2, seq=16, batch=1, layers=1, steps=2), 2e-3, (0,)),
 )
 if not mpi_missing():  # shards of three pieces
-    CASES += (("by MPI, through this machine's memory", dict(ranks=2, steps=2, layers=1, hidden=20, bucket_bytes=4096, comm="mpi"), FP32, (0, 3)),
+    CASES += (("by MPI, through this machine's memory", dict(ranks=2, steps=2, layers=1, hidden=20, bucket_bytes=4096, comm="mpi"), FP32, (0, 3) if ALL_ROWS else (3,)),
               ("tensor parallel by MPI", dict(ranks=4, tp=2, seq=6, steps=2, layers=1, comm="mpi"), FP32, (1,)))
 SMALL = {"ZR_EMULATOR_GRANULARITY": "4096"}  # rings of a group in other granules than the world's
 SHORT = sys.argv[1:] == ["short"]

@@ -4,15 +4,13 @@ what the host keeps are as planned and as a formula of its own has them, the tim
 what goes wrong ends with the folder and the way out, with nothing left in it and the last checkpoint intact."""
 import json
 import os
-import random
 import subprocess
 import sys
-import time
 
 sys.path.insert(0, "tests/support")
 from pairs import logged, rolled_back
 from saves import contents
-from zrtest import ZR_TRAIN, arguments, done, kill_session, leftovers, note, ok, path, same, start_quickly, text_file, train
+from zrtest import ZR_TRAIN, arguments, done, kill_session, leftovers, note, ok, path, same, start_quickly, text_file, train, wait_for
 
 start_quickly(fp32_alone=True)
 FOLDER = path("disk")
@@ -139,12 +137,12 @@ want = train(ranks=1, precision="bf16", **SHAPE).report["loss_hex"]
 for where in (NVME, HOSTED):
     run = train(environment={"ZR_FAULT": "disk_read:eintr:5,disk_read:short:7,disk_write:short:9"}, ranks=1, precision="bf16", **{**where, **SHAPE})
     same((run.code, run.report and run.report["loss_hex"]), (0, want), "a short transfer goes on with the rest")
-random.seed(7)
 intact = 0
-for _ in range(3):
-    process = subprocess.Popen([ZR_TRAIN] + arguments(data=text_file(), ranks=2, precision="bf16", resume=here, **{**NVME, **PARAM, **SHAPE, "steps": 100000}),
+for size in (0, 200, 2000):
+    log = path(f"killed-{size}.jsonl")
+    process = subprocess.Popen([ZR_TRAIN] + arguments(data=text_file(), ranks=2, precision="bf16", resume=here, log=log, **{**NVME, **PARAM, **SHAPE, "steps": 100000}),
                                stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
-    time.sleep(random.uniform(0.2, 1.2))
+    wait_for(lambda: os.path.exists(log) and os.path.getsize(log) >= size)
     kill_session(process)
     process.wait()
     intact += os.listdir(FOLDER) == []

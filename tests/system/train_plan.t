@@ -6,8 +6,9 @@ import resource
 import sys
 
 sys.path.insert(0, "tests/support")
-from zrtest import PLANNED_TAGS, done, note, ok, same, token_shard, train
+from zrtest import PLANNED_TAGS, done, note, ok, same, start_quickly, token_shard, train
 
+start_quickly(fp32_alone=True)
 FLOAT = 4
 GRANULE = 2 << 20
 GRANULES_PARTLY_USED = 2  # of the pool of tensors
@@ -73,17 +74,17 @@ def formula(layers, hidden, heads, seq, batch, vocabulary, ranks, stage, recompu
 SHAPES = [
     dict(layers=2, hidden=64, heads=4, seq=32, batch=2, ranks=1, stage=0),
     dict(layers=3, hidden=60, heads=5, seq=17, batch=3, ranks=3, stage=1, precision="fp16"),
-    dict(layers=6, hidden=96, heads=6, seq=48, batch=4, ranks=2, stage=1),
-    dict(layers=6, hidden=96, heads=6, seq=48, batch=4, ranks=2, stage=0),
+    dict(layers=6, hidden=48, heads=6, seq=24, batch=2, ranks=2, stage=1),
+    dict(layers=6, hidden=48, heads=6, seq=24, batch=2, ranks=2, stage=0),
     dict(layers=4, hidden=64, heads=2, seq=64, batch=4, ranks=2, stage=0, accumulate=2, precision="fp16"),
-    dict(layers=5, hidden=128, heads=2, seq=64, batch=3, ranks=2, stage=1, recompute="full", precision="bf16"),
-    dict(layers=5, hidden=128, heads=2, seq=64, batch=3, ranks=1, stage=0, recompute="selective", precision="bf16"),
-    dict(layers=6, hidden=96, heads=6, seq=48, batch=4, ranks=2, stage=1, accumulate=3),
-    dict(layers=12, hidden=120, heads=6, seq=48, batch=3, ranks=2, stage=2, precision="bf16"),
-    dict(layers=12, hidden=120, heads=6, seq=48, batch=3, ranks=3, stage=3, accumulate=3, precision="bf16"),
-    dict(layers=12, hidden=120, heads=6, seq=48, batch=3, ranks=4, stage=3, recompute="full", bucket_bytes=65536),
-    dict(layers=200, hidden=32, heads=2, seq=16, batch=1, ranks=2, stage=3, accumulate=2, precision="bf16"),  # 5,000 allocations a pass
-    *[dict(arch="llama", layers=6, hidden=96, heads=6, kv_heads=kv, ffn=200, seq=48, batch=3, ranks=2, stage=stage, precision=precision,
+    dict(layers=5, hidden=64, heads=2, seq=32, batch=3, ranks=2, stage=1, recompute="full", precision="bf16"),
+    dict(layers=5, hidden=64, heads=2, seq=32, batch=3, ranks=1, stage=0, recompute="selective", precision="bf16"),
+    dict(layers=6, hidden=48, heads=6, seq=24, batch=2, ranks=2, stage=1, accumulate=3),
+    dict(layers=8, hidden=60, heads=6, seq=24, batch=3, ranks=2, stage=2, precision="bf16"),
+    dict(layers=8, hidden=60, heads=6, seq=24, batch=3, ranks=3, stage=3, accumulate=3, precision="bf16"),
+    dict(layers=8, hidden=60, heads=6, seq=24, batch=3, ranks=4, stage=3, recompute="full", bucket_bytes=65536),
+    dict(layers=120, hidden=16, heads=2, seq=8, batch=1, ranks=2, stage=3, accumulate=2, precision="bf16"),  # 3,000 allocations a pass
+    *[dict(arch="llama", layers=4, hidden=48, heads=6, kv_heads=kv, ffn=100, seq=24, batch=3, ranks=2, stage=stage, precision=precision,
            recompute=recompute, **({"tie_embeddings": True} if tied else {}))
       for stage, kv, precision, recompute, tied in ((0, 6, "fp32", "none", True), (1, 2, "bf16", "full", False),
                                                     (2, 1, "fp32", "selective", False), (3, 3, "bf16", "none", True))],
@@ -156,7 +157,7 @@ def check_formula(shape):
 optimizer = {}
 for shape in SHAPES:
     words = " ".join(f"{key} {value}" for key, value in shape.items())
-    run = train(**shape, steps=STEPS, eval_every=STEPS - 1, sample=8)
+    run = train(**shape, steps=STEPS, eval_every=STEPS - 1, sample=2)
     if not same(run.code, 0, f"runs: {words}"):
         note(run.err)
         continue
@@ -358,7 +359,7 @@ same(kinds, {("parameters", 0), ("parameters", 1), ("parameters", 2), ("gradient
 # A plan of more than 1 GiB: the process's own memory is the plan, within 3 % and a base of 96 MiB.
 big = dict(layers=8, hidden=768, heads=12, seq=16, batch=1, vocab=16384, ranks=1, stage=0, steps=2)
 rng = random.Random(3)
-run = train(data=token_shard([rng.randrange(16384) for _ in range(8192)]), eval_every=0, **big)
+run = train(environment={"ZR_CONF": "isa:auto"}, data=token_shard([rng.randrange(16384) for _ in range(8192)]), eval_every=0, **big)
 if same(run.code, 0, "a model of more than 1 GiB runs"):
     rank = run.report["ranks"][0]
     plan = rank["planned_bytes"]["total"]

@@ -19,7 +19,7 @@ start_quickly(fp32_alone=True)
 VOCAB = 1009  # prime: no number of ranks divides it, nor its 1,024 stored rows into equal shares of words
 rng = random.Random(3)
 shard = token_shard([int(VOCAB * rng.random() ** 3) for _ in range(20000)])
-SHAPE = dict(data=shard, vocab=VOCAB, layers=3, hidden=48, heads=12, seq=12, batch=2, steps=10, clip=0.5, eval_every=0)
+SHAPE = dict(data=shard, vocab=VOCAB, layers=3, hidden=48, heads=12, seq=12, batch=2, steps=4, clip=0.5, eval_every=0)
 MODELS = {"gpt2": SHAPE, "llama": {**SHAPE, "arch": "llama", "kv_heads": 12, "ffn": 60},
           "tied llama": {**SHAPE, "arch": "llama", "kv_heads": 4, "ffn": 36, "tie_embeddings": True}}
 SEQUENCE = {False: {}, True: dict(sequence_parallel=True)}
@@ -38,7 +38,7 @@ def whole(model, data, precision="fp32", accumulate=1):
 def near(run, other, most, words):
     pairs = [*zip(run.report["loss"], other.report["loss"]), *zip(run.norms, other.norms)] if run.report else []
     worst = max((abs(a - b) / abs(b) for a, b in pairs), default=1)
-    ok(len(pairs) == 20 and worst <= most, f"{words}: losses and norms within {worst:.1e}") or note(run.err[-600:])
+    ok(len(pairs) == 8 and worst <= most, f"{words}: losses and norms within {worst:.1e}") or note(run.err[-600:])
 
 
 def as_planned(run, words):
@@ -62,7 +62,7 @@ for row in most_pairs(5, model=tuple(MODELS), tensor=(2, 4), data=(1, 2), stage=
     if got.report and other.report:
         as_planned(got, words)
         as_planned(other, words)
-wide = dict(vocab=50257, layers=1, hidden=24, heads=4, seq=12, batch=1, steps=10, eval_every=5, data=shard)
+wide = dict(vocab=50257, layers=1, hidden=24, heads=4, seq=12, batch=1, steps=4, eval_every=2, data=shard)
 for tensor in (2, 4):
     near(logged(ranks=tensor, tp=tensor, sequence_parallel=True, **wide), logged(ranks=1, **wide), 1e-5,
          f"50,257 words on {tensor} ranks")
@@ -74,7 +74,7 @@ run = logged(ranks=4, tp=2, stage=1, reduce="once", accumulate=3, sequence_paral
 near(run, whole("gpt2", 2, accumulate=3), 1e-5, "--reduce once")
 run = logged(ranks=2, tp=2, optimizer="sgd", lr=0.1, sequence_parallel=True, **SHAPE)
 near(run, logged(ranks=1, optimizer="sgd", lr=0.1, **SHAPE), 1e-5, "SGD with clipping")
-odd = dict(layers=1, hidden=24, heads=3, seq=6, batch=1, steps=10, eval_every=0)
+odd = dict(layers=1, hidden=24, heads=3, seq=6, batch=1, steps=4, eval_every=0)
 run = logged(ranks=3, tp=3, sequence_parallel=True, **odd)
 near(run, logged(ranks=1, **odd), 1e-5, "three ranks, one layer, bytes")
 if mpi_missing():

@@ -10,7 +10,7 @@ from pairs import logged, most_pairs
 from saves import contents
 from zrtest import PLANNED_TAGS, done, note, ok, path, same, start_quickly, train
 
-start_quickly()
+start_quickly(fp32_alone=True)
 SHAPE = dict(layers=3, hidden=48, heads=4, seq=12, batch=2, steps=3, clip=0.5, eval_every=2)
 MODELS = {"gpt2": SHAPE, "llama": {**SHAPE, "arch": "llama", "kv_heads": 2, "ffn": 72}}
 NEAR = {"fp32": 1e-6, "bf16": 1e-3, "fp16": 1e-3}  # of a loss: at two bytes each tile rounds the sum of its input's gradient

@@ -10,7 +10,7 @@ from pairs import ALL_ROWS, logged, pairwise
 from saves import contents, read_checkpoint, read_safetensors, step_folder
 from zrtest import PLANNED_TAGS, done, note, ok, path, same, start_quickly, train
 
-start_quickly()
+start_quickly(fp32_alone=True)
 GPT2 = dict(layers=6, hidden=24, heads=2, seq=11, batch=2, steps=3, clip=0.5, eval_every=0)
 LLAMA = {**GPT2, "arch": "llama", "kv_heads": 1, "ffn": 40}
 FREEZE = dict(freeze=["w?e.weight", "h.1.*", "h.2.mlp.*", "*.ln_2.*"])

@@ -12,7 +12,8 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 
-enum { THREADS_MAX = 1024, LANES = 32, STACK_BYTES = 64 << 10, SHARED_BYTES = 256 << 10 };
+/* An odd number of pages for a stack: those of a block share no set of the processor's TLB. */
+enum { THREADS_MAX = 1024, LANES = 32, STACK_BYTES = 68 << 10, SHARED_BYTES = 256 << 10 };
 /* Stacks begin at different lines of the processor's caches, which would hold a few of them alone. */
 enum { STACK_COLOURS = 61, COLOUR_BYTES = 192 };
 enum { GUARD_BYTES = 4096, REACHES = 256, REACH_BITS = 14 };
@@ -26,7 +27,7 @@ struct thread {
     enum state state;
     unsigned line; /* of the barrier */
     struct zr_device_dim index;
-    struct zr_device_lane own;
+    const struct zr_device_lane *own; /* on its stack, while it waits */
     uint64_t result;
 };
 
@@ -112,17 +113,18 @@ static void thread_main(void)
     abort();
 }
 
+/* For as many threads as the launch has; those of launches before are there. */
 static void make_stacks(void)
 {
+    static unsigned guarded;
     size_t bytes = (size_t)THREADS_MAX * STACK_BYTES;
-    if (stacks)
-        return;
-    stacks = mmap(NULL, bytes + SHARED_BYTES, PROT_READ | PROT_WRITE,
-                  MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (!stacks)
+        stacks = mmap(NULL, bytes + SHARED_BYTES, PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (stacks == MAP_FAILED)
         abort();
-    for (unsigned i = 0; i < THREADS_MAX; i++)
-        mprotect(stack_of(i), GUARD_BYTES, PROT_NONE);
+    for (; guarded < threads_count; guarded++)
+        mprotect(stack_of(guarded), GUARD_BYTES, PROT_NONE);
     dynamic_shared = stacks + bytes;
 }
 
@@ -289,14 +291,14 @@ static bool shuffle_waits(void)
     for (unsigned i = 0; i < threads_count; i++) {
         const struct thread *t = &threads[i];
         const struct warp *warp = &warps[i / LANES];
-        uint32_t missing = t->own.mask & ~warp->gone & ~warp->waiting;
         if (t->state != AT_EXCHANGE)
             continue;
+        uint32_t missing = t->own->mask & ~warp->gone & ~warp->waiting;
         if (missing)
             report(ZR_CU_LAUNCH_FAILED, i, "waits at the shuffle of line %u for lane %d, which is elsewhere",
-                   t->own.line, __builtin_ctz(missing));
+                   t->own->line, __builtin_ctz(missing));
         else
-            report(ZR_CU_LAUNCH_FAILED, i, "waits at the shuffle of line %u for ever", t->own.line);
+            report(ZR_CU_LAUNCH_FAILED, i, "waits at the shuffle of line %u for ever", t->own->line);
         return true;
     }
     return false;
@@ -350,7 +352,7 @@ static void refuse(unsigned thread, const char *words, unsigned number)
 {
     char text[96];
     snprintf(text, sizeof text, words, number);
-    report(ZR_CU_LAUNCH_FAILED, thread, "%s, in line %u", text, threads[thread].own.line);
+    report(ZR_CU_LAUNCH_FAILED, thread, "%s, in line %u", text, threads[thread].own->line);
     leave();
 }
 
@@ -361,11 +363,11 @@ static void exchange_matrices(unsigned first, uint32_t part)
         struct zr_device_matrices *matrices[LANES];
         struct zr_device_fragments *fragments[LANES];
     } lanes;
-    bool loads = threads[first].own.kind == ZR_DEVICE_LOAD_MATRICES;
+    bool loads = threads[first].own->kind == ZR_DEVICE_LOAD_MATRICES;
     if (part != UINT32_MAX)
         refuse(current, "multiplies matrices in a warp without lane %u", (unsigned)__builtin_ctz(~part));
     for (unsigned lane = 0; lane < LANES; lane++) {
-        uintptr_t at = (uintptr_t)threads[first + lane].own.value;
+        uintptr_t at = (uintptr_t)threads[first + lane].own->value;
         if (loads)
             lanes.matrices[lane] = (struct zr_device_matrices *)at;
         else
@@ -381,16 +383,16 @@ static void exchange_matrices(unsigned first, uint32_t part)
  */
 static void exchange(unsigned first, uint32_t part)
 {
-    const struct zr_device_lane *one = &threads[first + (unsigned)__builtin_ctz(part)].own;
+    const struct zr_device_lane *one = threads[first + (unsigned)__builtin_ctz(part)].own;
     struct warp *warp = &warps[first / LANES];
     uint64_t ballot = 0;
     for (uint32_t rest = warp->waiting & ~part; rest; rest &= rest - 1)
-        if (threads[first + (unsigned)__builtin_ctz(rest)].own.mask & part)
+        if (threads[first + (unsigned)__builtin_ctz(rest)].own->mask & part)
             refuse(first + (unsigned)__builtin_ctz(rest),
                    "shuffles with lanes of which one is in line %u, or has another mask", one->line);
     for (uint32_t rest = part; rest; rest &= rest - 1) {
         unsigned lane = (unsigned)__builtin_ctz(rest);
-        const struct zr_device_lane *own = &threads[first + lane].own;
+        const struct zr_device_lane *own = threads[first + lane].own;
         if (own->kind != one->kind || own->line != one->line || own->mask != one->mask)
             refuse(first + lane, "shuffles with lanes of which one is in line %u, or has another mask",
                    one->line);
@@ -402,12 +404,12 @@ static void exchange(unsigned first, uint32_t part)
     for (uint32_t rest = part; rest; rest &= rest - 1) {
         unsigned lane = (unsigned)__builtin_ctz(rest);
         struct thread *t = &threads[first + lane];
-        unsigned source = shuffles ? source_of(&t->own, lane) : lane;
+        unsigned source = shuffles ? source_of(t->own, lane) : lane;
         if (source >= LANES)
             refuse(first + lane, "shuffles past the warp, with %u", source);
         if (!(part >> source & 1))
             refuse(first + lane, "shuffles from lane %u, which does not take part", source);
-        t->result = shuffles ? threads[first + source].own.value : ballot;
+        t->result = shuffles ? threads[first + source].own->value : ballot;
         if (first + lane != current)
             make_ready(first + lane);
     }
@@ -423,7 +425,7 @@ static void lane_ends(void)
     unsigned first = current / LANES * LANES;
     warp->gone |= UINT32_C(1) << current % LANES;
     if (warp->waiting) {
-        uint32_t part = threads[first + (unsigned)__builtin_ctz(warp->waiting)].own.mask & ~warp->gone;
+        uint32_t part = threads[first + (unsigned)__builtin_ctz(warp->waiting)].own->mask & ~warp->gone;
         if (part && (warp->waiting & part) == part)
             exchange(first, part);
     }
@@ -434,7 +436,7 @@ static uint64_t device_exchange(const struct zr_device_lane *own)
     struct thread *self = &threads[current];
     struct warp *warp = &warps[current / LANES];
     uint32_t bit = UINT32_C(1) << current % LANES, part = own->mask & ~warp->gone;
-    self->own = *own;
+    self->own = own;
     if (!(own->mask & bit))
         refuse(current, "shuffles with lanes of mask %#x, of which it is none", own->mask);
     warp->waiting |= bit;
@@ -532,11 +534,11 @@ zr_cu_result emu_threads_run(const struct emu_execution *e)
     uint64_t count = (uint64_t)blocks->x * blocks->y * blocks->z;
     uint64_t step = step_through(count), at = emu_draw(count);
     unsigned mode = _mm_getcsr();
-    make_stacks();
     running = e;
     random_state = 1 + (uint32_t)emu_draw(UINT32_MAX);
     outcome = ZR_CU_SUCCESS;
     threads_count = t->x * t->y * t->z;
+    make_stacks();
     for (unsigned i = 0; i < REACHES; i++)
         reaches[i] = (struct emu_reach){0};
     *e->image->runner = &runner;

@@ -389,7 +389,7 @@ static void test_learned(uint64_t seed)
 {
     unsigned coloured = 0, wrong = 0, runs = 0;
     /* Many of them can be packed as well as coloured: on one backend until one cannot. */
-    for (; runs < 8 || (kind == SIM && (runs < 24 || (coloured == 0 && runs < 200))); runs++) {
+    for (; runs < 4 || (kind == SIM && (runs < 10 || (coloured == 0 && runs < 200))); runs++) {
         random_state = (seed + runs) | 1;
         if (!begin(0))
             break;

@@ -283,7 +283,7 @@ static void test_budget_comb(size_t limit_bytes)
 static void test_budget_churn(void)
 {
     static struct budget_run run;
-    enum { STEPS = 20000 };
+    enum { STEPS = 10000 };
     run = (struct budget_run){.name = "churn"};
     budget_start(&run, 0);
     for (unsigned step = 0; step < STEPS; step++) {

@@ -21,9 +21,9 @@
 
 enum { CORPUS_MAX = 512, ANSWERS = 1 << 12 };
 #ifdef __OPTIMIZE__
-enum { RUNS = 4000 };
+enum { RUNS = 2000 };
 #else
-enum { RUNS = 3000 };
+enum { RUNS = 1500 };
 #endif
 
 static struct fuzz_input *corpus; /* CORPUS_MAX of them */

@@ -916,9 +916,9 @@ int main(void)
         for (unsigned stage = worlds[w] / 8; stage <= 3;
              stage += 1 + worlds[w] / 8) { /* of 8 ranks 1 and 3 */
             test_stage(worlds[w], stage, ZR_PRECISION_FP32);
-            if (worlds[w] <= 3 || stage == 3)
+            if (worlds[w] <= 2 || stage == 3)
                 test_stage(worlds[w], stage, ZR_PRECISION_BF16);
-            if (worlds[w] <= 2)
+            if (worlds[w] == 2)
                 test_stage(worlds[w], stage, ZR_PRECISION_FP16);
         }
     return tap_done();
