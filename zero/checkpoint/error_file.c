@@ -14,6 +14,7 @@
 #include "zero/engine/low_rank.h"
 #include "zero/engine/onebit.h"
 #include "zero/engine/update.h"
+#include "zero/engine/zerone.h"
 
 /* Of the first kinds each rank has its own; owners are those of zero/engine/momentum.h, and each file has the
  * part of its rank. Sections: units up to the end of their last tensor, and the padding behind it, which is
@@ -57,7 +58,7 @@ bool zr_errors_exist(const zr_engine *engine)
 }
 
 /* Errors of momentum are not those of gradients. Another rank has other matrices Q, and only a run of
- * differences has parameters here. */
+ * differences has parameters here. The number of updates of zerone's variance is part of its correction. */
 static uint64_t method_of(const struct zr_engine *engine)
 {
     enum { OF_MOMENTUM = 1 << 8, OF_DIFFERENCES = 1 << 9, OF_RANK = 1 << 10 };
@@ -66,6 +67,8 @@ static uint64_t method_of(const struct zr_engine *engine)
     return engine->options.compression.kinds[ZR_COMPRESSED_GRADIENTS].method +
            (engine->exchanges_momentum ? OF_MOMENTUM : 0u) +
            (zr_engine_keeps_replicas(engine) ? OF_DIFFERENCES : 0u) +
+           (zr_engine_is_zerone(engine) ? engine->options.compression.zerone.variance_updates * OF_RANK
+                                        : 0u) +
            (low_rank ? (uint64_t)rank * OF_RANK : 0u);
 }
 
@@ -251,7 +254,7 @@ static zr_result open_file(struct error_file *io, const char *path, uint64_t ran
         result =
             io->saved
                 ? zr_fail(ZR_ERR_FORMAT, "'%s' is missing beside its manifest; resume another step", path)
-            : zr_engine_sends_by(io->engine, ZR_METHOD_LARGEST)
+            : zr_engine_sends_by(io->engine, ZR_METHOD_LARGEST) || zr_engine_is_zerone(io->engine)
                 ? zr_fail(ZR_ERR_FORMAT,
                           "'%s' is missing: a step has errors of the gradients that were sent; if none were "
                           "compressed, leave --compress out, or give a method with a warm-up",
@@ -270,10 +273,12 @@ static zr_result open_file(struct error_file *io, const char *path, uint64_t ran
                  h->rank == rank && h->world > rank && h->world <= ZR_MAX_WORLD &&
                  h->state_checksum == state_checksum;
     if (right && h->method != method_of(io->engine))
-        return zr_fail(ZR_ERR_INVALID,
-                       "'%s' is of another method or rank of --compress, or of onebit at another stage; "
-                       "resume with those that wrote it",
-                       path);
+        return zr_fail(
+            ZR_ERR_INVALID,
+            "'%s' is of another method or rank of --compress, of onebit at another stage, or of zerone "
+            "with another --zerone-variance; "
+            "resume with those that wrote it",
+            path);
     for (unsigned s = 0; s < SECTIONS; s++)
         right = right &&
                 ((s >= KINDS && h->world != io->engine->world) || h->counts[s] == count_of(io->engine, s, h));

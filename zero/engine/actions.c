@@ -8,6 +8,7 @@
 #include "zero/engine/onebit.h"
 #include "zero/engine/offload.h"
 #include "zero/engine/speculate.h"
+#include "zero/engine/zerone.h"
 
 /* ---- Lists --------------------------------------------------------------------------------------------- */
 
@@ -311,6 +312,7 @@ zr_result zr_engine_act(struct zr_engine_run *run, const struct zr_action *actio
         return zr_engine_delayed_start(engine, &run->update);
     case ZR_ACTION_COUNT: {
         zr_result result = run->report->skipped ? ZR_OK : zr_meter_end(engine);
+        zr_engine_local_count(run);
         engine->steps_done += !run->report->skipped;
         return result;
     }

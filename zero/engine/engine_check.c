@@ -265,6 +265,21 @@ static zr_result check_onebit(const struct zr_engine_options *options)
     return ZR_OK;
 }
 
+/* See zerone.h. */
+static zr_result check_zerone(const struct zr_engine_options *options)
+{
+    const struct zr_compression *how = &options->compression;
+    if (options->stage > 0)
+        return zr_fail(ZR_ERR_INVALID,
+                       "zerone requires stage 0: between exchanges each rank has parameters of "
+                       "its own, which no shard can hold");
+    if (how->warmup_steps == 0 || how->zerone.variance_updates == 0 || how->zerone.local_steps == 0 ||
+        how->zerone.interval_max == 0)
+        return zr_fail(ZR_ERR_INVALID, "zerone requires warmup_steps and the numbers of "
+                                       "compression.zerone of at least 1");
+    return check_onebit(options);
+}
+
 /* What methods exclude that keep errors, see errors.h. */
 static zr_result check_errors(const struct zr_engine_options *options)
 {
@@ -296,9 +311,14 @@ static zr_result check_errors(const struct zr_engine_options *options)
     if (options->offload.optimizer || options->tensor || options->pipeline || options->sharing)
         return zr_fail(ZR_ERR_INVALID,
                        "compression with errors requires whole models whose state is on the device");
-    return options->compression.kinds[ZR_COMPRESSED_GRADIENTS].method == ZR_METHOD_ONEBIT
-               ? check_onebit(options)
-               : ZR_OK;
+    switch (options->compression.kinds[ZR_COMPRESSED_GRADIENTS].method) {
+    case ZR_METHOD_ONEBIT:
+        return check_onebit(options);
+    case ZR_METHOD_ZERONE:
+        return check_zerone(options);
+    default:
+        return ZR_OK;
+    }
 }
 
 static zr_result check_method(const struct zr_compression *compression, enum zr_compressed_kind kind)

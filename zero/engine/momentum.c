@@ -6,6 +6,7 @@
 #include "zero/engine/errors.h"
 #include "zero/engine/onebit.h"
 #include "zero/engine/parameter_tier.h"
+#include "zero/engine/zerone.h"
 
 enum { MOMENTUM, VARIANCE }; /* slots of AdamW */
 
@@ -18,8 +19,9 @@ static void mask(float *numbers, const float *variance, size_t n)
 
 /* The owner packs its average after the exchange before, because a communicator runs one operation at a
  * time, in order. */
-static zr_result exchange(struct zr_engine *engine, size_t unit)
+zr_result zr_engine_momentum_exchange(struct zr_engine_run *run, size_t unit)
 {
+    struct zr_engine *engine = run->engine;
     struct zr_unit_compression *own = &engine->compression.units[unit];
     struct zr_unit_state *state = &engine->units[unit];
     size_t shard = engine->layout.units[unit].shard_elements;
@@ -39,11 +41,27 @@ static zr_result exchange(struct zr_engine *engine, size_t unit)
                                          .error = zr_engine_owner_errors(engine, unit),
                                          .scale = 1,
                                          .label = ZR_ENGINE_LABEL(unit, ZR_LABEL_PARAMETERS)};
+    zr_engine_local_mean(run, unit);
     state->gathers = engine->options.comm;
     zr_result result = zr_compressed_sum(&engine->compression.all, &own->sum, &state->reduce_ticket);
     return result == ZR_OK
                ? zr_compressed_gather(&engine->compression.all, &own->gather, &state->parameter_ticket)
                : result;
+}
+
+/* Updates a unit with the momentum in its slot. */
+static zr_result update_by_momentum(struct zr_engine_run *run, size_t unit)
+{
+    const struct zr_unit_state *state = &run->engine->units[unit];
+    run->owned = state->owned;
+    run->gradients =
+        (struct zr_numbers){state->owned.slots[MOMENTUM], ZR_PRECISION_FP32}; /* finite, and has no weight */
+    run->open = state->parameters->open;
+    run->close = state->parameters->close;
+    run->update.keeps_momentum = true;
+    zr_result result = zr_engine_update_unit(run, unit);
+    run->update.keeps_momentum = false;
+    return result;
 }
 
 zr_result zr_engine_momentum_send(struct zr_engine_run *run, size_t unit)
@@ -57,17 +75,19 @@ zr_result zr_engine_momentum_send(struct zr_engine_run *run, size_t unit)
     run->update = update;
     if (result == ZR_OK && !engine->simulated)
         mask(run->owned.slots[MOMENTUM], run->owned.slots[VARIANCE], zr_unit_owned(&engine->units[unit]));
-    return result == ZR_OK ? exchange(engine, unit) : result;
+    if (result != ZR_OK || !zr_engine_is_local(engine))
+        return result == ZR_OK ? zr_engine_momentum_exchange(run, unit) : result;
+    zr_engine_local_keep(run, unit);
+    return update_by_momentum(run, unit);
 }
 
-zr_result zr_engine_momentum_apply(struct zr_engine_run *run, size_t unit)
+zr_result zr_engine_momentum_receive(struct zr_engine_run *run, size_t unit)
 {
     struct zr_engine *engine = run->engine;
+    const struct zr_engine_update update = run->update;
     const struct zr_unit_state *state = &engine->units[unit];
     const struct zr_layout_unit *u = &engine->layout.units[unit];
     float *const *slots = (float *const *)state->owned.slots;
-    if (!zr_engine_sends_momentum(engine))
-        return ZR_OK;
     zr_result summed = zr_engine_await_sum(engine, unit), result = zr_engine_await_shards(engine, unit);
     if (summed != ZR_OK || result != ZR_OK)
         return summed != ZR_OK ? summed : result;
@@ -76,13 +96,18 @@ zr_result zr_engine_momentum_apply(struct zr_engine_run *run, size_t unit)
         mask(zr_engine_errors(engine, unit), slots[VARIANCE], u->padded_elements);
         mask(zr_engine_owner_errors(engine, unit), slots[VARIANCE] + engine->rank * u->shard_elements,
              u->shard_elements);
+        zr_engine_local_return(engine, unit);
     }
-    run->owned = state->owned;
-    run->gradients = (struct zr_numbers){slots[MOMENTUM], ZR_PRECISION_FP32}; /* finite, and has no weight */
-    run->open = state->parameters->open;
-    run->close = state->parameters->close;
-    run->update.keeps_momentum = true;
-    result = zr_engine_update_unit(run, unit);
-    run->update.keeps_momentum = false;
+    zr_engine_local_span(run, &run->update);
+    result = update_by_momentum(run, unit);
+    run->update = update;
     return result;
+}
+
+zr_result zr_engine_momentum_apply(struct zr_engine_run *run, size_t unit)
+{
+    const struct zr_engine *engine = run->engine;
+    return zr_engine_sends_momentum(engine) && !zr_engine_is_local(engine)
+               ? zr_engine_momentum_receive(run, unit)
+               : ZR_OK;
 }

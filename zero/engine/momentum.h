@@ -9,13 +9,14 @@
  *   updates its parameters with the momentum that these signs give, the same on all ranks.
  * A number whose variance is exactly 0 had no gradient in the warm-up, and an update would divide by
  * epsilon: its momentum and errors remain 0, as those of padding do. Gradients of a step are added in place.
- * Their norm is the root of the mean of the ranks' squares, as no rank has their sum. */
+ * Their norm is the root of the mean of the ranks' squares, as no rank has their sum. With zerone.h some of
+ * these steps are local: they move and apply this rank's momentum. */
 #ifndef ZR_ENGINE_MOMENTUM_H
 #define ZR_ENGINE_MOMENTUM_H
 
 #include "zero/engine/errors.h"
 
-/* Whether ranks send momentum in this step: at stage 0, after the warm-up. */
+/* Whether ranks send momentum in this step, at stage 0, or are local. */
 static inline bool zr_engine_sends_momentum(const struct zr_engine *engine)
 {
     return engine->exchanges_momentum && zr_engine_feeds_errors(engine);
@@ -27,5 +28,8 @@ static inline bool zr_engine_sends_momentum(const struct zr_engine *engine)
  * not change in between. Errors as of the kernels and of zr_comm_all_gather(). */
 zr_result zr_engine_momentum_send(struct zr_engine_run *run, size_t unit);
 zr_result zr_engine_momentum_apply(struct zr_engine_run *run, size_t unit);
+/* Parts of these: start the exchange of a unit's momentum / wait for it and update the unit. */
+zr_result zr_engine_momentum_exchange(struct zr_engine_run *run, size_t unit);
+zr_result zr_engine_momentum_receive(struct zr_engine_run *run, size_t unit);
 
 #endif

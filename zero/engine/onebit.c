@@ -2,6 +2,7 @@
 #include "zero/engine/onebit.h"
 
 #include "zero/engine/update.h"
+#include "zero/engine/zerone.h"
 
 enum { MOMENTUM, VARIANCE }; /* slots of AdamW */
 
@@ -31,15 +32,16 @@ static void raise(float *variance, size_t n, double beta1, double other)
 }
 
 /* At stage 0 the signs are those of the momentum, and a number without gradients moves by the root of the
- * block's mean square of momenta. Numbers without variance are masked. */
-static void raise_to_momentum(float *variance, const float *momentum, size_t n)
+ * block's mean square of momenta. `factor`: of momentum and variance that are not corrected yet. Numbers
+ * without variance are masked. */
+static void raise_to_momentum(float *variance, const float *momentum, size_t n, double factor)
 {
     for (size_t first = 0; first < n; first += ZR_PACK_BLOCK) {
         size_t count = n - first < ZR_PACK_BLOCK ? n - first : ZR_PACK_BLOCK;
         double squares = 0;
         for (size_t i = first; i < first + count; i++)
             squares += (double)momentum[i] * (double)momentum[i];
-        float least = (float)(squares / (double)count);
+        float least = (float)(factor * squares / (double)count);
         for (size_t i = first; i < first + count; i++)
             variance[i] = variance[i] > 0 && variance[i] < least ? least : variance[i];
     }
@@ -50,6 +52,18 @@ static zr_result copy(const struct zr_engine *engine, void *to, const void *from
     return engine->options.kernels->copy_bytes(
         engine->options.context,
         &(struct zr_copy_bytes){.bytes = bytes, .from = from, .to = to, .waits = true});
+}
+
+/* With zerone the first signs are sent early. */
+static double factor_of(const struct zr_engine *engine)
+{
+    const struct zr_optimizer_options *o = &engine->options.optimizer;
+    float now[2], variance[2];
+    if (!zr_engine_is_zerone(engine))
+        return 1;
+    engine->optimizer->corrections(o, (double)engine->steps_done, now);
+    engine->optimizer->corrections(o, (double)zr_engine_variance_updates(engine), variance);
+    return (double)variance[1] / ((double)now[0] * (double)now[0]);
 }
 
 /* Measures or raises the variances of all units. The host works on a copy of a shard in `host` if it cannot
@@ -71,7 +85,7 @@ static zr_result settle(struct zr_engine *engine, float *host)
             result = copy(engine, host, owned.slots[VARIANCE], n * sizeof *host);
         if (raises && n > 0 && result == ZR_OK) {
             if (engine->exchanges_momentum) /* on the host */
-                raise_to_momentum(variance, owned.slots[MOMENTUM], n);
+                raise_to_momentum(variance, owned.slots[MOMENTUM], n, factor_of(engine));
             else
                 raise(variance, n, (double)engine->options.optimizer.beta1, sum / count);
             if (host)
@@ -92,7 +106,8 @@ zr_result zr_engine_onebit_settle(struct zr_engine *engine)
     zr_result result = ZR_OK;
     size_t most = 0;
     if (engine->simulated || !zr_engine_sends_signs(engine) ||
-        engine->steps_done != engine->options.compression.warmup_steps)
+        !(zr_engine_is_zerone(engine) ? zr_engine_was_full(engine)
+                                      : engine->steps_done == engine->options.compression.warmup_steps))
         return ZR_OK;
     for (size_t u = 0; engine->host_invisible && u < engine->layout.units_count; u++) {
         size_t shard = engine->layout.units[u].shard_elements;

@@ -474,6 +474,8 @@ static zr_result run_steps(struct loop *loop)
         zr_trace_mark(loop->rank.arena, note);
         *line = (struct zr_step_line){0};
         result = measured_step(loop, step, line, &request);
+        if (result == ZR_OK && step == config->steps) /* for validation, sample and export */
+            result = zr_engine_end_local_steps(loop->rank.state.engine);
         if (result == ZR_OK && config->eval_every &&
             (step % config->eval_every == 0 || step == config->steps)) {
             result = validate(loop);
