@@ -279,8 +279,6 @@ static const char *zerone_conflict(const struct zr_train_config *config)
     if (config->stage > 0)
         return "--compress gradients:zerone requires --stage 0: between exchanges each rank has parameters of its "
                "own, which no shard can hold";
-    if (config->compression.kinds[ZR_COMPRESSED_PARAMETERS].on)
-        return "--compress gradients:zerone sends no parameters; leave parameters out";
     if (config->compress_check > 0)
         return "--compress-check cannot be combined with --compress gradients:zerone, which exchanges no gradients "
                "that it could measure";
