@@ -428,7 +428,8 @@ ZR_API uint64_t zr_engine_padded_elements(const zr_engine *engine);
  * does; else it does nothing. Later steps have other bits than without this call. Collective.
  * ZR_ERR_INVALID: in the middle of a step, or a unit is gathered. */
 ZR_API zr_result zr_engine_end_local_steps(zr_engine *engine);
-/* Compares the parameters of all ranks. Collective. ZR_ERR_CORRUPT: the message names a rank that differs. */
+/* Compares the parameters of all ranks, which differ after local steps. Collective. ZR_ERR_CORRUPT: the
+ * message names a rank that differs. */
 ZR_API zr_result zr_engine_verify_replicas(zr_engine *engine);
 /* Looks for parameters that are not finite. Local. ZR_ERR_CORRUPT: the message names the first one. */
 ZR_API zr_result zr_engine_verify_finite(zr_engine *engine);

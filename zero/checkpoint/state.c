@@ -322,7 +322,9 @@ static zr_result check_call(zr_engine *engine, const char *call, const char *pat
     if (result == ZR_OK && changes)
         result = zr_engine_check_unused(engine, call);
     result = zr_comm_all_status(parts ? parts->comm : engine->options.comm, result);
-    return result == ZR_OK ? zr_engine_catch_up(engine) : result;
+    if (result == ZR_OK)
+        result = zr_engine_catch_up(engine);
+    return result == ZR_OK ? zr_engine_end_local_steps(engine) : result;
 }
 
 /* ---- The elements -------------------------------------------------------------------------------------- */

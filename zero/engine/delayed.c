@@ -284,7 +284,7 @@ zr_result zr_engine_delayed_publish(struct zr_engine *engine)
 zr_result zr_engine_catch_up(struct zr_engine *engine)
 {
     if (!engine->delayed.pending)
-        return zr_engine_end_local_steps(engine);
+        return ZR_OK;
     zr_result result = zr_engine_check_unused(engine, __func__);
     if (result == ZR_OK)
         result = zr_engine_drop_parameters(engine);

@@ -462,7 +462,7 @@ static inline struct zr_compute zr_engine_unit_compute(const struct zr_engine *e
 /* Whether a later step sends by the method of compression, and this one does not, see errors.h. */
 bool zr_engine_warms_up(const struct zr_engine *engine);
 
-/* Finishes a delayed update and publishes its parameters, or ends local steps, before state is saved.
+/* Finishes a delayed update and publishes its parameters, for example before state is saved.
  * Collective; no unit may be in use. */
 zr_result zr_engine_catch_up(struct zr_engine *engine);
 /* Whether a delayed update is pending. */

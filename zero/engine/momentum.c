@@ -19,7 +19,7 @@ static void mask(float *numbers, const float *variance, size_t n)
 
 /* The owner packs its average after the exchange before, because a communicator runs one operation at a
  * time, in order. */
-zr_result zr_engine_momentum_exchange(struct zr_engine_run *run, size_t unit)
+static zr_result exchange(struct zr_engine_run *run, size_t unit)
 {
     struct zr_engine *engine = run->engine;
     struct zr_unit_compression *own = &engine->compression.units[unit];
@@ -76,12 +76,13 @@ zr_result zr_engine_momentum_send(struct zr_engine_run *run, size_t unit)
     if (result == ZR_OK && !engine->simulated)
         mask(run->owned.slots[MOMENTUM], run->owned.slots[VARIANCE], zr_unit_owned(&engine->units[unit]));
     if (result != ZR_OK || !zr_engine_is_local(engine))
-        return result == ZR_OK ? zr_engine_momentum_exchange(run, unit) : result;
+        return result == ZR_OK ? exchange(run, unit) : result;
     zr_engine_local_keep(run, unit);
     return update_by_momentum(run, unit);
 }
 
-zr_result zr_engine_momentum_receive(struct zr_engine_run *run, size_t unit)
+/* Waits for the exchange and updates the unit. */
+static zr_result receive(struct zr_engine_run *run, size_t unit)
 {
     struct zr_engine *engine = run->engine;
     const struct zr_engine_update update = run->update;
@@ -107,7 +108,25 @@ zr_result zr_engine_momentum_receive(struct zr_engine_run *run, size_t unit)
 zr_result zr_engine_momentum_apply(struct zr_engine_run *run, size_t unit)
 {
     const struct zr_engine *engine = run->engine;
-    return zr_engine_sends_momentum(engine) && !zr_engine_is_local(engine)
-               ? zr_engine_momentum_receive(run, unit)
-               : ZR_OK;
+    return zr_engine_sends_momentum(engine) && !zr_engine_is_local(engine) ? receive(run, unit) : ZR_OK;
+}
+
+zr_result zr_engine_end_local_steps(zr_engine *engine)
+{
+    zr_result result = zr_engine_check_call(engine, __func__, engine);
+    if (result != ZR_OK || engine->local.count == 0)
+        return result;
+    struct zr_engine_run run = {.engine = engine, .update = zr_engine_update_of(engine, 0, 1)};
+    result = zr_engine_check_between_steps(engine, __func__);
+    if (result == ZR_OK)
+        result = zr_engine_check_unused(engine, __func__);
+    for (size_t u = 0; u < engine->layout.units_count && result == ZR_OK; u++) {
+        if (engine->units[u].steps == 0)
+            continue;
+        result = exchange(&run, u);
+        if (result == ZR_OK)
+            result = receive(&run, u);
+    }
+    engine->local = (struct zr_local_steps){0};
+    return result;
 }

@@ -28,8 +28,5 @@ static inline bool zr_engine_sends_momentum(const struct zr_engine *engine)
  * not change in between. Errors as of the kernels and of zr_comm_all_gather(). */
 zr_result zr_engine_momentum_send(struct zr_engine_run *run, size_t unit);
 zr_result zr_engine_momentum_apply(struct zr_engine_run *run, size_t unit);
-/* Parts of these: start the exchange of a unit's momentum / wait for it and update the unit. */
-zr_result zr_engine_momentum_exchange(struct zr_engine_run *run, size_t unit);
-zr_result zr_engine_momentum_receive(struct zr_engine_run *run, size_t unit);
 
 #endif

@@ -264,8 +264,6 @@ zr_result zr_engine_verify_replicas(zr_engine *engine)
         return result;
     result = synchronize_and_roll_back(engine);
     if (result == ZR_OK)
-        result = zr_engine_end_local_steps(engine);
-    if (result == ZR_OK)
         result = replica_checksum(engine, &mine);
     if (result == ZR_OK)
         result = compare_checksums(engine->options.comm, mine, "", "parameters");

@@ -4,7 +4,6 @@
 #include <string.h>
 
 #include "zero/engine/actions.h"
-#include "zero/engine/momentum.h"
 
 enum { MOMENTUM }; /* slot of AdamW */
 
@@ -140,24 +139,4 @@ void zr_engine_local_count(const struct zr_engine_run *run)
     local->count++;
     local->rates += (double)run->rate;
     local->weights += weight_of(run);
-}
-
-zr_result zr_engine_end_local_steps(zr_engine *engine)
-{
-    zr_result result = zr_engine_check_call(engine, __func__, engine);
-    if (result != ZR_OK || engine->local.count == 0)
-        return result;
-    struct zr_engine_run run = {.engine = engine, .update = zr_engine_update_of(engine, 0, 1)};
-    result = zr_engine_check_between_steps(engine, __func__);
-    if (result == ZR_OK)
-        result = zr_engine_check_unused(engine, __func__);
-    for (size_t u = 0; u < engine->layout.units_count && result == ZR_OK; u++) {
-        if (engine->units[u].steps == 0)
-            continue;
-        result = zr_engine_momentum_exchange(&run, u);
-        if (result == ZR_OK)
-            result = zr_engine_momentum_receive(&run, u);
-    }
-    engine->local = (struct zr_local_steps){0};
-    return result == ZR_OK ? zr_engine_synchronize(engine) : result;
 }

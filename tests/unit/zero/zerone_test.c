@@ -98,7 +98,8 @@ static float correction(float beta, unsigned steps)
     return (float)(1 - pow((double)beta, steps));
 }
 
-static zr_result adamw(struct rig *rig, struct model *all, unsigned p, struct zr_adamw by, struct zr_numbers gradient)
+static zr_result adamw(struct rig *rig, struct model *all, unsigned p, struct zr_adamw by,
+                       struct zr_numbers gradient)
 {
     by.epsilon = epsilon;
     by.gradient_scale = 1;
@@ -377,6 +378,8 @@ static int trains(struct rig *rig, const struct setting *setting)
                               : local_step(rig, setting, all, step);
         code = code ? code : is_alike(rig, setting, all);
         if (!code && kind == LOCAL && step % 10 == 7) { /* as before a save */
+            must(zr_engine_verify_replicas(rig->engine) == ZR_ERR_CORRUPT);
+            must(zr_engine_end_local_steps(rig->engine) == ZR_OK);
             must(zr_engine_verify_replicas(rig->engine) == ZR_OK);
             code = exchange(rig, setting, all, 0, 1);
             code = code ? code : is_alike(rig, setting, all);
