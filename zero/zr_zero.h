@@ -244,8 +244,9 @@ struct zr_offload {
  *
  * Zerone is 0/1 Adam, at stage 0 with AdamW without average: only some steps send gradients, in full
  * precision, and move the variance, none after warmup_steps; some send signs of momentum; the others are
- * local, and ranks then have parameters of their own. Their mean is found, as by a step that sends signs,
- * before a save, a load and zr_engine_verify_replicas(), and by zr_engine_end_local_steps(). */
+ * local, and ranks then have parameters of their own. zr_engine_save() and
+ * zr_engine_end_local_steps() end this with an exchange, as a step that sends signs does. A checkpoint has
+ * the parameters before the local steps, and continues them on as many ranks. */
 enum zr_compressed_kind { ZR_COMPRESSED_PARAMETERS, ZR_COMPRESSED_GRADIENTS, ZR_COMPRESSED_KINDS };
 enum zr_compression_method {
     ZR_METHOD_PACKED = 0, /* `packing`, not ZR_PACKING_ONEBIT */

@@ -22,7 +22,7 @@ from zrtest import BUILD, train
 BETA2, MEASURED, SETTLING, WINDOW = 0.99, 20, 4, 25
 COMMON = dict(lr=2.5e-3, beta2=BETA2, data=f"{BUILD}/demo/bible.txt", timeout=3600)
 FEEDBACK = {name: round(1 / (1 - BETA2)) for name in ("onebit", "zerone")}  # steps of the default warm-up
-GROWING = {"zerone": 4 * (1 + FEEDBACK["zerone"] // 8)}  # steps after it in which the interval of exchanges grows
+GROWING = {"zerone": 4 * FEEDBACK["zerone"]}  # steps after it in which the interval of exchanges grows
 PLAIN = {name: "none, stage 3 on 4 ranks" if "4 ranks" in name else "none" for name in METHODS}
 
 

@@ -97,7 +97,7 @@ for at, bits, what in ((24, 8, "or damaged"), (300, 255, "are damaged")):
 ZERONE = {**SHAPE, "ranks": 2, "stage": 0, "compress": "gradients:zerone", "beta2": 0.5, "steps": 15, "compress_warmup": 3, "zerone_variance": 1, "zerone_local": 2, "zerone_interval": 4}
 for precision in ("fp32", "bf16"):
     some, saved = {**ZERONE, "precision": precision}, path(f"zerone-{precision}")
-    run = train(save=saved, save_every=9, accumulate=1, **some)  # after local steps
+    run = train(accumulate=1, **some)
     elements, got, planned = sent(run)
     rank = run.report["ranks"][0]
     ok(run.code == 0 and got == planned == elements * (64 + 4) // BLOCK, f"zerone, {precision}: {elements} elements in {got} bytes, as planned") or note(run.err)
@@ -105,7 +105,7 @@ for precision in ("fp32", "bf16"):
     ok(rank["mean_sent_bytes"] == rank["planned_mean_sent_bytes"] == mean, f"{mean:.0f} bytes in the mean, as planned")
     ok(rank["planned_bytes"]["total"] >= rank["peak_bytes"]["total"] - rank["peak_bytes"]["other"], "its bytes are planned")
     ninth = os.path.join(saved, "step-00000009")
-    same(train(threads=4, save=path(f"zerone-{precision}-4"), save_every=9, **some).losses, run.losses, "4 threads: the same losses")
+    same(train(threads=4, save=saved, save_every=9, **some).losses, run.losses, "4 threads and a save after local steps: the same losses")
     same(train(resume=ninth, **some).losses, run.losses[9:], "a run resumed after local steps has the losses of one without an interruption")
 other = train(resume=ninth, **{**some, "ranks": 3})
 ok(other.code == 0, "another number of ranks resumes it") or note(other.err)

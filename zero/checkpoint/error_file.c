@@ -1,8 +1,9 @@
 /* error_file.c: what a rank whose gradients have errors (zero/engine/errors.h) has beside the state: the
- * errors and velocities, in a file of its own in the step's folder, and in that of rank 0 the parameters, if
- * these are no rounded masters (onebit, differences), and with low rank the matrices Q. Numbers are floats in
- * the order of the parameter list, so another number of ranks can read them: rank r of M adds the errors and
- * velocities of the former ranks r, r + M, .., and their sums stay what they were. */
+ * errors and velocities, and after local steps (zero/engine/zerone.h) its masters, momenta and buffers, in a
+ * file of its own in the step's folder, and in that of rank 0 the parameters, if these are no rounded masters
+ * (onebit, differences), and with low rank the matrices Q. Numbers are floats in the order of the parameter
+ * list, so another number of ranks can read them: rank r of M adds the errors and velocities of the former
+ * ranks r, r + M, .., and their sums stay what they were. */
 #include <inttypes.h>
 #include <stddef.h>
 #include <stdio.h>
@@ -12,6 +13,7 @@
 #include "zero/engine/compression.h"
 #include "zero/engine/errors.h"
 #include "zero/engine/low_rank.h"
+#include "zero/engine/momentum.h"
 #include "zero/engine/onebit.h"
 #include "zero/engine/update.h"
 #include "zero/engine/zerone.h"
@@ -19,13 +21,25 @@
 /* Of the first kinds each rank has its own; owners are those of zero/engine/momentum.h, and each file has the
  * part of its rank. Sections: units up to the end of their last tensor, and the padding behind it, which is
  * in the scales of its blocks and depends on the number of ranks. */
-enum { ERRORS, VELOCITIES, OWN_KINDS, PARAMETERS = OWN_KINDS, FACTORS, OWNERS, KINDS };
+enum {
+    ERRORS,
+    VELOCITIES,
+    MASTERS,
+    MOMENTA,
+    BUFFERS,
+    OWN_KINDS,
+    PARAMETERS = OWN_KINDS,
+    FACTORS,
+    OWNERS,
+    KINDS
+};
 enum { PIECE = 16384, SECTIONS = 2 * KINDS };
 
 struct header {
     char magic[8];
     uint64_t world, rank, method, warmup_steps;
-    uint64_t state_checksum;   /* of the state in the same folder */
+    uint64_t state_checksum; /* of the state in the same folder */
+    struct zr_local_steps local;
     uint64_t counts[SECTIONS]; /* numbers of each section: tensors, then padding */
     uint64_t checksums[SECTIONS];
     uint64_t checksum; /* of all of the above */
@@ -99,6 +113,8 @@ static struct zr_overlap part_of(const struct zr_engine *engine, size_t unit, un
         (kind == ERRORS && !zr_engine_keeps_errors(engine)) ||
         (kind == PARAMETERS && !zr_engine_keeps_replicas(engine)) || (kind == OWNERS && section >= KINDS))
         return (struct zr_overlap){0, 0};
+    if (kind >= MASTERS && kind <= BUFFERS)
+        return (struct zr_overlap){0, file->local.count > 0 && section < KINDS ? used : 0};
     if (kind == OWNERS)
         return owned_part(engine, unit, used, file);
     return section < KINDS ? (struct zr_overlap){0, used}
@@ -132,6 +148,12 @@ static struct zr_numbers memory_of(const struct zr_engine *engine, size_t unit, 
         return (struct zr_numbers){zr_engine_low_rank_factors(engine, unit, &here->count), ZR_PRECISION_FP32};
     case VELOCITIES:
         return (struct zr_numbers){engine->compression.velocity + u->pool_offset, ZR_PRECISION_FP32};
+    case MASTERS: /* exchanged with the anchor, which is in the state */
+        return (struct zr_numbers){zr_engine_anchor(engine, unit), ZR_PRECISION_FP32};
+    case MOMENTA:
+        return (struct zr_numbers){engine->units[unit].owned.slots[0], ZR_PRECISION_FP32};
+    case BUFFERS:
+        return (struct zr_numbers){zr_engine_buffer(engine, unit), ZR_PRECISION_FP32};
     case OWNERS:
         *here = (struct zr_overlap){engine->rank * u->shard_elements, u->shard_elements};
         return (struct zr_numbers){zr_engine_owner_errors(engine, unit), ZR_PRECISION_FP32};
@@ -221,7 +243,8 @@ zr_result zr_errors_save(zr_engine *engine, const char *folder, uint64_t state_c
                                        .rank = engine->rank,
                                        .method = method_of(engine),
                                        .warmup_steps = engine->options.compression.warmup_steps,
-                                       .state_checksum = state_checksum}};
+                                       .state_checksum = state_checksum,
+                                       .local = engine->local}};
     if (!zr_errors_exist(engine))
         return ZR_OK;
     memcpy(io.header.magic, magic, sizeof magic);
@@ -293,6 +316,37 @@ static zr_result open_file(struct error_file *io, const char *path, uint64_t ran
                          path, h->warmup_steps, h->warmup_steps);
 }
 
+/* Before numbers are added. Momenta of another number of ranks are not read. */
+static zr_result clear_locals(const struct error_file *io)
+{
+    const struct zr_engine *engine = io->engine;
+    const struct zr_engine_options *o = &engine->options;
+    if (io->header.local.count == 0)
+        return ZR_OK;
+    zr_result result = o->kernels->clear(
+        o->context,
+        &(struct zr_clear){2 * engine->layout.pool_elements * sizeof *engine->anchors, engine->anchors});
+    for (size_t u = 0; u < engine->layout.units_count && io->header.world == engine->world && result == ZR_OK;
+         u++)
+        if (!zr_engine_is_frozen(engine, u))
+            result = o->kernels->clear(
+                o->context, &(struct zr_clear){engine->layout.units[u].padded_elements * sizeof(float),
+                                               engine->units[u].owned.slots[0]});
+    return result;
+}
+
+/* Whether this rank reads a section of a former rank's file. */
+static bool reads_section(const struct error_file *io, unsigned section)
+{
+    const struct header *h = &io->header;
+    const unsigned kind = section % KINDS;
+    const bool same = h->world == io->engine->world, own = h->rank % io->engine->world == io->engine->rank;
+    if (kind == BUFFERS)
+        return own || !same;
+    return (kind >= OWN_KINDS || own) && (section < KINDS || same) &&
+           (same || (kind != MASTERS && kind != MOMENTA));
+}
+
 zr_result zr_errors_load(zr_engine *engine, const char *folder, uint64_t state_checksum, bool saved)
 {
     char path[ZR_CHECKPOINT_PATH_ROOM];
@@ -311,11 +365,16 @@ zr_result zr_errors_load(zr_engine *engine, const char *folder, uint64_t state_c
         if (result == ZR_OK)
             result = open_file(&io, path, rank, state_checksum);
         world = io.header.world;
+        if (result == ZR_OK && rank == 0)
+            result = clear_locals(&io);
         for (unsigned s = 0; s < SECTIONS && result == ZR_OK; s++)
-            if ((s % KINDS >= OWN_KINDS || rank % engine->world == engine->rank) &&
-                (s < KINDS || world == engine->world))
+            if (reads_section(&io, s))
                 result = transfer(&io, s);
         zr_file_close(&io.file);
+    }
+    if (result == ZR_OK && io.header.local.count > 0) {
+        engine->local = io.header.local;
+        result = zr_engine_local_resume(engine, io.header.world);
     }
     zr_drop(engine->options.host_arena, &io.piece);
     return result;

@@ -322,9 +322,7 @@ static zr_result check_call(zr_engine *engine, const char *call, const char *pat
     if (result == ZR_OK && changes)
         result = zr_engine_check_unused(engine, call);
     result = zr_comm_all_status(parts ? parts->comm : engine->options.comm, result);
-    if (result == ZR_OK)
-        result = zr_engine_catch_up(engine);
-    return result == ZR_OK ? zr_engine_end_local_steps(engine) : result;
+    return result == ZR_OK ? zr_engine_catch_up(engine) : result;
 }
 
 /* ---- The elements -------------------------------------------------------------------------------------- */
@@ -638,7 +636,8 @@ zr_result zr_state_write(zr_engine *engine, const struct zr_state_file *file, ui
 
 zr_result zr_engine_save(zr_engine *engine, const char *path)
 {
-    return zr_state_write(engine, &(struct zr_state_file){.path = path}, NULL);
+    zr_result result = zr_engine_end_local_steps(engine);
+    return result == ZR_OK ? zr_state_write(engine, &(struct zr_state_file){.path = path}, NULL) : result;
 }
 
 /* ---- Loading ------------------------------------------------------------------------------------------- */

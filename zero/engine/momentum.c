@@ -130,3 +130,35 @@ zr_result zr_engine_end_local_steps(zr_engine *engine)
     engine->local = (struct zr_local_steps){0};
     return result;
 }
+
+/* The update of a unit with the mean momentum of `former` ranks' local steps. */
+static zr_result resume_unit(struct zr_engine_run *run, size_t unit, uint64_t former)
+{
+    struct zr_engine *engine = run->engine;
+    const struct zr_owned *owned = &engine->units[unit].owned;
+    size_t n = owned->to - owned->from;
+    float *buffer = zr_engine_buffer(engine, unit);
+    for (size_t i = 0; i < n; i++)
+        buffer[i] /= (float)former;
+    zr_engine_local_mean(run, unit);
+    zr_engine_local_span(run, &run->update);
+    return update_by_momentum(run, unit);
+}
+
+zr_result zr_engine_local_resume(struct zr_engine *engine, uint64_t former)
+{
+    const struct zr_engine_update update = zr_engine_update_of(engine, 0, 1);
+    struct zr_engine_run run = {.engine = engine};
+    const bool continues = former == engine->world;
+    zr_result result = ZR_OK;
+    if (continues)
+        zr_engine_local_swap(engine);
+    for (size_t u = 0; u < engine->layout.units_count && result == ZR_OK; u++) {
+        run.update = update;
+        if (engine->units[u].steps > 0)
+            result = continues ? zr_engine_round_masters(engine, u) : resume_unit(&run, u, former);
+    }
+    if (!continues)
+        engine->local = (struct zr_local_steps){0};
+    return result;
+}

@@ -28,5 +28,9 @@ static inline bool zr_engine_sends_momentum(const struct zr_engine *engine)
  * not change in between. Errors as of the kernels and of zr_comm_all_gather(). */
 zr_result zr_engine_momentum_send(struct zr_engine_run *run, size_t unit);
 zr_result zr_engine_momentum_apply(struct zr_engine_run *run, size_t unit);
+/* After a load of engine->local, buffers and, in place of masters and anchors, anchors and masters. From the
+ * same number of ranks: continues local steps. From `former` other ones, whose buffers were added: averages
+ * the buffers and ends the local steps in full precision, from the masters. */
+zr_result zr_engine_local_resume(struct zr_engine *engine, uint64_t former);
 
 #endif

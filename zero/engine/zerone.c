@@ -63,14 +63,14 @@ uint64_t zr_engine_variance_updates(const struct zr_engine *engine)
 
 /* ---- Local steps --------------------------------------------------------------------------------------- */
 
-static float *anchor_of(const struct zr_engine *engine, size_t unit)
+float *zr_engine_anchor(const struct zr_engine *engine, size_t unit)
 {
     return engine->anchors + engine->layout.units[unit].pool_offset;
 }
 
-static float *buffer_of(const struct zr_engine *engine, size_t unit)
+float *zr_engine_buffer(const struct zr_engine *engine, size_t unit)
 {
-    return anchor_of(engine, unit) + engine->layout.pool_elements;
+    return zr_engine_anchor(engine, unit) + engine->layout.pool_elements;
 }
 
 /* The weight of the step's momentum: its update is the rate times momentum / correction. */
@@ -92,10 +92,10 @@ void zr_engine_local_keep(const struct zr_engine_run *run, size_t unit)
     const float *momentum = owned->slots[MOMENTUM];
     const float weight = (float)weight_of(run);
     size_t n = owned->to - owned->from;
-    float *buffer = buffer_of(engine, unit);
+    float *buffer = zr_engine_buffer(engine, unit);
     const bool adds = has_anchor(engine);
     if (!adds)
-        memcpy(anchor_of(engine, unit), owned->master, n * sizeof *buffer);
+        memcpy(zr_engine_anchor(engine, unit), owned->master, n * sizeof *buffer);
     for (size_t i = 0; i < n; i++)
         buffer[i] = (adds ? buffer[i] : 0) + weight * momentum[i];
 }
@@ -109,14 +109,15 @@ void zr_engine_local_mean(const struct zr_engine_run *run, size_t unit)
     if (!has_anchor(engine))
         return;
     for (size_t i = 0; i < owned->to - owned->from; i++)
-        momentum[i] = (buffer_of(engine, unit)[i] + weight * momentum[i]) / all;
+        momentum[i] = (zr_engine_buffer(engine, unit)[i] + weight * momentum[i]) / all;
 }
 
 void zr_engine_local_return(const struct zr_engine *engine, size_t unit)
 {
     const struct zr_owned *owned = &engine->units[unit].owned;
     if (has_anchor(engine))
-        memcpy(owned->master, anchor_of(engine, unit), (owned->to - owned->from) * sizeof *owned->master);
+        memcpy(owned->master, zr_engine_anchor(engine, unit),
+               (owned->to - owned->from) * sizeof *owned->master);
 }
 
 void zr_engine_local_span(const struct zr_engine_run *run, struct zr_engine_update *update)
@@ -139,4 +140,17 @@ void zr_engine_local_count(const struct zr_engine_run *run)
     local->count++;
     local->rates += (double)run->rate;
     local->weights += weight_of(run);
+}
+
+void zr_engine_local_swap(const struct zr_engine *engine)
+{
+    for (size_t u = 0; u < engine->layout.units_count && engine->local.count > 0; u++) {
+        const struct zr_owned *owned = &engine->units[u].owned;
+        float *anchor = zr_engine_anchor(engine, u);
+        for (size_t i = 0; engine->units[u].steps > 0 && i < owned->to - owned->from; i++) {
+            float master = owned->master[i];
+            owned->master[i] = anchor[i];
+            anchor[i] = master;
+        }
+    }
 }

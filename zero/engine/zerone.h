@@ -48,6 +48,12 @@ void zr_engine_local_keep(const struct zr_engine_run *run, size_t unit);
 void zr_engine_local_mean(const struct zr_engine_run *run, size_t unit);
 void zr_engine_local_return(const struct zr_engine *engine, size_t unit);
 void zr_engine_local_span(const struct zr_engine_run *run, struct zr_engine_update *update);
+/* For checkpoints: this rank's parameters of the last sent step / weighted sums of its momenta since then,
+ * [padded_elements]; valid if engine->local.count is above 0. `swap` exchanges masters and anchors of all
+ * units, and does nothing without local steps. */
+float *zr_engine_anchor(const struct zr_engine *engine, size_t unit);
+float *zr_engine_buffer(const struct zr_engine *engine, size_t unit);
+void zr_engine_local_swap(const struct zr_engine *engine);
 /* At the end of a step. */
 void zr_engine_local_count(const struct zr_engine_run *run);
 

@@ -474,8 +474,6 @@ static zr_result run_steps(struct loop *loop)
         zr_trace_mark(loop->rank.arena, note);
         *line = (struct zr_step_line){0};
         result = measured_step(loop, step, line, &request);
-        if (result == ZR_OK && step == config->steps) /* for validation, sample and export */
-            result = zr_engine_end_local_steps(loop->rank.state.engine);
         if (result == ZR_OK && config->eval_every &&
             (step % config->eval_every == 0 || step == config->steps)) {
             result = validate(loop);
@@ -508,7 +506,9 @@ static zr_result run_steps(struct loop *loop)
     result = save(loop, loop->saves.resumed_step + loop->history.count);
     if (result != ZR_OK)
         return result;
-    result = config->export[0] ? exchange_average(loop) : ZR_OK;
+    result = zr_engine_end_local_steps(loop->rank.state.engine); /* before export and sample */
+    if (result == ZR_OK && config->export[0])
+        result = exchange_average(loop);
     if (result == ZR_OK)
         result = zr_saves_export(&loop->saves);
     if (result == ZR_OK && config->export[0])

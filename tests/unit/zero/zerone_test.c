@@ -3,9 +3,12 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include "tests/support/tap.h"
 #include "tests/support/zero/engine_rig.h"
+#include "zero/checkpoint/checkpoint_inside.h"
 #include "zero/compress/compressor.h"
 #include "zero/engine/momentum.h"
 #include "zero/engine/zerone.h"
@@ -22,6 +25,16 @@ static const struct zr_kernels *kernels;
 struct setting {
     unsigned world;
     enum zr_precision precision;
+    struct left *left;  /* of the ranks that have saved; NULL: nothing is saved or loaded */
+    const char *folder; /* of the files of errors */
+    bool loads;
+};
+
+/* What two ranks have after local steps. */
+enum { SAVED_STEPS = 24 };
+struct left {
+    float x[2][MOST], anchor[MOST], variance[MOST];
+    size_t n;
 };
 
 /* ---- The schedule -------------------------------------------------------------------------------------- */
@@ -339,6 +352,43 @@ static int is_alike(struct rig *rig, const struct setting *setting, struct model
     return 0;
 }
 
+/* Saves after local steps, beside what a state would have. */
+static int leaves(struct rig *rig, const struct setting *setting, const struct model *all)
+{
+    struct left *left = setting->left;
+    unsigned rank = zr_comm_rank(rig->comm);
+    const struct zr_owned *owned = &rig->engine->units[UNIT].owned;
+    must(rig->engine->local.count > 1);
+    left->n = all->n;
+    memcpy(left->x[rank], owned->master, all->n * sizeof(float));
+    zr_engine_local_swap(rig->engine);
+    must(zr_errors_save(rig->engine, setting->folder, 7) == ZR_OK);
+    memcpy(left->anchor, owned->master, all->n * sizeof(float));
+    memcpy(left->variance, owned->slots[1], all->n * sizeof(float));
+    return 0;
+}
+
+/* Another number of ranks begins with the mean of the parameters, and no local step. */
+static int moves(struct rig *rig, const struct setting *setting)
+{
+    const struct left *left = setting->left;
+    double most = 0, apart = 0;
+    must(create(rig, setting) == ZR_OK);
+    const struct zr_owned *owned = &rig->engine->units[UNIT].owned;
+    memcpy(owned->master, left->anchor, left->n * sizeof(float));
+    memcpy(owned->slots[1], left->variance, left->n * sizeof(float));
+    rig->engine->steps_done = SAVED_STEPS;
+    must(zr_errors_load(rig->engine, setting->folder, 7, true) == ZR_OK);
+    must(rig->engine->local.count == 0);
+    for (size_t i = UNSEEN; i < left->n; i++) {
+        double mean = ((double)left->x[0][i] + (double)left->x[1][i]) / 2;
+        most = fmax(most, fabs(mean - (double)left->anchor[i]));
+        apart = fmax(apart, fabs((double)owned->master[i] - mean));
+    }
+    must(most > 1e-3 && apart < 1e-6);
+    return 0;
+}
+
 static int trains(struct rig *rig, const struct setting *setting)
 {
     struct counters at = {.interval = 1, .exchange = 1};
@@ -387,6 +437,11 @@ static int trains(struct rig *rig, const struct setting *setting)
         }
         if (code)
             return code;
+        if (setting->left && step + 1 == SAVED_STEPS) {
+            code = leaves(rig, setting, all);
+            zr_arena_free(rig->arena, all);
+            return code;
+        }
         was_full = kind == FULL;
         seen[kind]++;
     }
@@ -408,7 +463,7 @@ static int rank_main(struct zr_local_world *local, unsigned rank, void *argument
                                               .granule_bytes = 64 << 10,
                                               .reserve_bytes = 256 << 20,
                                               .kernels = kernels}) == ZR_OK);
-    int code = trains(&rig, setting);
+    int code = setting->loads ? moves(&rig, setting) : trains(&rig, setting);
     return rig_close(&rig) != 0 && code == 0 ? 101 : code;
 }
 
@@ -417,9 +472,23 @@ int main(void)
     kernels = zr_kernels_cpu(zr_isa_best());
     schedules();
     for (unsigned i = 0; i < 4; i++) {
-        struct setting setting = {2 + i / 2, (enum zr_precision)(i % 2)};
+        struct setting setting = {.world = 2 + i / 2, .precision = (enum zr_precision)(i % 2)};
         tap_is(rig_launch(setting.world, rank_main, &setting), 0, "%u ranks, %s, %d steps", setting.world,
                zr_precision_name(setting.precision), STEPS);
     }
+    char folder[] = "/tmp/zr-zerone-XXXXXX", path[64];
+    struct setting setting = {2, ZR_PRECISION_FP32, .folder = mkdtemp(folder)};
+    setting.left =
+        mmap(NULL, sizeof *setting.left, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    tap_is(rig_launch(2, rank_main, &setting), 0, "2 ranks are saved after local steps");
+    setting.world = 3;
+    setting.loads = true;
+    tap_is(rig_launch(3, rank_main, &setting), 0, "3 ranks begin with the mean of their parameters");
+    for (unsigned r = 0; r < 2; r++) {
+        snprintf(path, sizeof path, "%s/errors.%05u", folder, r);
+        unlink(path);
+    }
+    rmdir(folder);
+    munmap(setting.left, sizeof *setting.left);
     return tap_done();
 }

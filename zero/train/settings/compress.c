@@ -21,8 +21,6 @@ static const char difference[] = "difference:", activations[] = "activations";
 /* Of --compress-tolerance. A check sends the gradients of one unit once more, plainly, so with U units checks
  * add 1 / (CHECK_STEPS x U) of a plain run's gradients. */
 enum { CHECK_STEPS = 100 };
-/* Of --zerone-local: a part of the steps in which the variance moves. */
-enum { LOCAL_SHARE = 8 };
 /* Methods of gradients, and the range of METHOD:PARAMETER. */
 static const struct {
     const char *name, *parameter; /* parameter NULL: none */
@@ -225,7 +223,7 @@ void zr_compress_resolve(struct zr_train_config *config)
     if (zr_compression_sends_signs(&config->compression) && !zr_flag_set(config, "compress-warmup"))
         config->compress_warmup = settled_steps(config);
     if (!zr_flag_set(config, "zerone-local"))
-        config->zerone_local = 1 + config->compress_warmup / LOCAL_SHARE;
+        config->zerone_local = config->compress_warmup > 0 ? config->compress_warmup : 1;
     if (config->compress_tolerance > 0 && !zr_flag_set(config, "compress-check"))
         config->compress_check = CHECK_STEPS;
 }

@@ -170,7 +170,7 @@ const struct zr_flag zr_flags[] = {
     COUNT("zerone-variance", memory, zerone_variance, "16", 1, 1e9,
           "zerone: updates of the variance before their interval doubles"),
     {"zerone-local", memory, "N", "zerone: steps before the interval of exchanges doubles", NULL,
-     "--compress-warmup / 8", NULL, ZR_FLAG_COUNT, FIELD(zerone_local), 1, 1e9},
+     "--compress-warmup", NULL, ZR_FLAG_COUNT, FIELD(zerone_local), 1, 1e9},
     COUNT("zerone-interval", memory, zerone_interval, "16", 1, 1e9,
           "zerone: the largest number of steps from one exchange to the next"),
     {"compress-check", memory, "N", "steps between checks of its error; 0: none", NULL,
