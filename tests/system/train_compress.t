@@ -82,7 +82,7 @@ for precision, stage in itertools.product(("fp32", "bf16"), (0, 1)):
     ok(other.code == 0, "another number of ranks resumes it") or note(other.err)
 run = train(resume=last, **{**flags, "stage": 0})
 ok(run.code != 0 and "of onebit at another stage" in run.err, "errors of gradients are not those of momentum") or note(run.err)
-for at, bits, what in ((24, 8, "or damaged"), (300, 255, "are damaged")):
+for at, bits, what in ((24, 8, "or damaged"), (400, 255, "are damaged")):
     with open(os.path.join(last, "errors.00001"), "r+b") as file:
         file.seek(at)
         before = file.read(1)
