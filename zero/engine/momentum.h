@@ -22,7 +22,8 @@ static inline bool zr_engine_sends_momentum(const struct zr_engine *engine)
     return engine->exchanges_momentum && zr_engine_feeds_errors(engine);
 }
 
-/* In place of ZR_ACTION_UPDATE: moves the momentum of the taken unit and starts to exchange it / with
+/* In place of ZR_ACTION_UPDATE: moves the momentum of the taken unit and starts to exchange it, or in a local
+ * step updates the unit / with
  * ZR_ACTION_PUBLISH, one unit later: waits for it and updates the unit. They do nothing in other steps.
  * Called by the thread that runs the list, on all ranks for the same units in the same order; the masters do
  * not change in between. Errors as of the kernels and of zr_comm_all_gather(). */
