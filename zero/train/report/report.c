@@ -117,7 +117,8 @@ static void print_model(struct zr_text_page *page, const struct zr_train_config 
     if (zr_train_compresses(config)) {
         zr_text_print(&page->text, "ranks send packed");
         zr_compress_print(&page->text, &config->compression);
-        if (zr_compression_keeps_errors(&config->compression) && config->compress_warmup > 0)
+        if (zr_compression_keeps_errors(&config->compression) && config->compress_warmup > 0 &&
+            !zr_compression_is_by(&config->compression, ZR_METHOD_ZERONE))
             zr_text_print(&page->text,
                           zr_compression_is_by(&config->compression, ZR_METHOD_LARGEST)
                               ? ", more numbers in the first %" PRIu64 " steps"
@@ -272,9 +273,10 @@ zr_result zr_report_plan(const struct zr_train_config *config, uint64_t paramete
                   zr_number_bytes(number[0], zr_report_state_bytes(rank->planned_kept_by_tag_bytes)),
                   zr_number_grouped(number[1], zr_report_state_bytes(rank->planned_kept_by_tag_bytes)));
     if (zr_train_compresses(config))
-        zr_text_print(&page.text, "  %-11s %10s  %18s  packed, sent by a rank per step\n", "sent",
+        zr_text_print(&page.text, "  %-11s %10s  %18s  packed, sent by a rank per step%s\n", "sent",
                       zr_number_bytes(number[0], rank->planned_sent_bytes),
-                      zr_number_grouped(number[1], rank->planned_sent_bytes));
+                      zr_number_grouped(number[1], rank->planned_sent_bytes),
+                      rank->planned_full_bytes > 0 ? " that sends signs" : "");
     if (rank->planned_full_bytes > 0)
         zr_text_print(&page.text, "  %-11s %10s  %18s  the mean of all steps\n", "",
                       zr_number_bytes(number[0], (uint64_t)zr_report_mean_sent(config, rank)),
