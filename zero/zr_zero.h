@@ -240,13 +240,20 @@ struct zr_offload {
  * Onebit is 1-bit AdamW: after warmup_steps steps of AdamW the variance stays. Stage 0 sends signs of
  * momentum, with errors of the owners of shards, too; stage 1 signs of gradients, and of the difference of
  * masters and parameters. Requires one of them, AdamW without average, and parameters that are not packed.
- * The variance is settled after 1 / (1 - beta2) steps. */
+ * The variance is settled after 1 / (1 - beta2) steps.
+ *
+ * Zerone is 0/1 Adam, at stage 0 with AdamW without average: only some steps send gradients, in full
+ * precision, and move the variance, none after warmup_steps; some send signs of momentum; the others are
+ * local, and ranks then have parameters of their own. zr_engine_save() and
+ * zr_engine_end_local_steps() end this with an exchange, as a step that sends signs does. A checkpoint has
+ * the parameters before the local steps, and continues them on as many ranks. */
 enum zr_compressed_kind { ZR_COMPRESSED_PARAMETERS, ZR_COMPRESSED_GRADIENTS, ZR_COMPRESSED_KINDS };
 enum zr_compression_method {
     ZR_METHOD_PACKED = 0, /* `packing`, not ZR_PACKING_ONEBIT */
     ZR_METHOD_ONEBIT,
     ZR_METHOD_LOW_RANK, /* `parameter`: rank of the matrices that are sent, at least 1 */
     ZR_METHOD_LARGEST,  /* `parameter`: share of the elements that are sent, above 0, below 1 */
+    ZR_METHOD_ZERONE,   /* see `zerone` */
     ZR_METHODS_COUNT
 };
 struct zr_compression {
@@ -270,12 +277,18 @@ struct zr_compression {
      * of the variance is between settle_ratio and 1 / settle_ratio times that of 1 / (1 - beta2) steps ago;
      * at most 1. 0: it takes warmup_steps. */
     double settle_ratio;
+    /* ZR_METHOD_ZERONE, each at least 1. The interval between steps in full precision doubles after so many
+     * of them. After warmup_steps the interval between steps that send signs doubles every local_steps
+     * steps, up to interval_max. */
+    struct {
+        uint64_t variance_updates, local_steps, interval_max;
+    } zerone;
     /* Every check_steps steps the error of each kind is measured on one unit, another one each time: the norm
      * of what arrived minus what was meant, over the norm of what was meant, which is this rank's shard
      * before packing, or the exact sum of the unit's first gradients in the step. The exact sum is sent by a
      * communicator of its own, which zr_comm_counters of the engine's do not count. 0: never. A kind whose
      * error exceeds `tolerance` is sent in full precision from the next step on. 0: no error is too large.
-     * Not with kernels whose tensors the host cannot access, nor with ZR_METHOD_ONEBIT at stage 0. */
+     * Not with kernels whose tensors the host cannot access, nor with signs of momentum. */
     uint64_t check_steps;
     double tolerance;
 };
@@ -442,7 +455,12 @@ ZR_API uint64_t zr_engine_steps_done(const zr_engine *engine); /* number of upda
 ZR_API uint64_t zr_engine_elements(const zr_engine *engine); /* elements of whole tensors, without padding */
 ZR_API uint64_t zr_engine_padded_elements(const zr_engine *engine);
 
-/* Compares the parameters of all ranks. Collective. ZR_ERR_CORRUPT: the message names a rank that differs. */
+/* After local steps (ZR_METHOD_ZERONE) makes the parameters of all ranks the same, as a step that sends signs
+ * does; else it does nothing. Later steps have other bits than without this call. Collective.
+ * ZR_ERR_INVALID: in the middle of a step, or a unit is gathered. */
+ZR_API zr_result zr_engine_end_local_steps(zr_engine *engine);
+/* Compares the parameters of all ranks, which differ after local steps. Collective. ZR_ERR_CORRUPT: the
+ * message names a rank that differs. */
 ZR_API zr_result zr_engine_verify_replicas(zr_engine *engine);
 /* Looks for parameters that are not finite. Local. ZR_ERR_CORRUPT: the message names the first one. */
 ZR_API zr_result zr_engine_verify_finite(zr_engine *engine);

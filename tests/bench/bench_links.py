@@ -3,7 +3,7 @@
 
 Two hosts, which are namespaces of this machine, with a link of a given rate each way. Every row trains make demo's model on the same data
 with the same batch, rate and beta2. Printed are, for each rate:
-  bytes       that a rank sends per step, after the warm-up of the method
+  bytes       that a rank sends per step, after the warm-up of the method; zerone: in a step that is not local
   step        median time of a step, and beside none: none's step divided by the row's
   bound       none's step divided by its step without a link, which no method can exceed (Amdahl's law): computing remains
   to the loss time until the mean loss of 25 steps is below --loss, beside none's: the steps of a run without a link, which has the same bits,
@@ -21,7 +21,8 @@ from zrtest import BUILD, train
 
 BETA2, MEASURED, SETTLING, WINDOW = 0.99, 20, 4, 25
 COMMON = dict(lr=2.5e-3, beta2=BETA2, data=f"{BUILD}/demo/bible.txt", timeout=3600)
-FEEDBACK = {"onebit": round(1 / (1 - BETA2))}  # steps of the default warm-up
+FEEDBACK = {name: round(1 / (1 - BETA2)) for name in ("onebit", "zerone")}  # steps of the default warm-up
+GROWING = {"zerone": 4 * FEEDBACK["zerone"]}  # steps after it in which the interval of exchanges grows
 PLAIN = {name: "none, stage 3 on 4 ranks" if "4 ranks" in name else "none" for name in METHODS}
 
 
@@ -44,13 +45,13 @@ def steps_to_loss(row, steps, target):
 def over_link(row):
     """Medians of a step's seconds before and after the warm-up, and a rank's bytes."""
     warm = FEEDBACK.get(row, SETTLING)
-    flags = {**flags_of(row, warm + SETTLING + MEASURED), "warmup": SETTLING}
+    flags = {**flags_of(row, warm + GROWING.get(row, 0) + SETTLING + MEASURED), "warmup": SETTLING}
     ranks = flags.pop("ranks") // 2
     run = train_on_hosts((ranks, ranks), **flags)
     if run.code:
         raise SystemExit(f"{row}: {run.err}")
     seconds = run.report["step_seconds"]
-    after = statistics.median(seconds[-MEASURED:])
+    after = (statistics.mean if row in GROWING else statistics.median)(seconds[-MEASURED:])
     return (statistics.median(seconds[SETTLING:warm]) if row in FEEDBACK else after), after, run.report["ranks"][0]["sent_bytes_per_step"]
 
 

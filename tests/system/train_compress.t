@@ -89,7 +89,7 @@ for precision, stage in itertools.product(("fp32", "bf16"), (0, 1)):
     ok(other.code == 0, "another number of ranks resumes it") or note(other.err)
 run = train(resume=last, **{**flags, "stage": 0})
 ok(run.code != 0 and "of onebit at another stage" in run.err, "errors of gradients are not those of momentum") or note(run.err)
-for at, bits, what in ((24, 8, "or damaged"), (300, 255, "are damaged")):
+for at, bits, what in ((24, 8, "or damaged"), (400, 255, "are damaged")):
     with open(os.path.join(last, "errors.00001"), "r+b") as file:
         file.seek(at)
         before = file.read(1)
@@ -101,6 +101,26 @@ for at, bits, what in ((24, 8, "or damaged"), (300, 255, "are damaged")):
         file.write(before)
     ok(run.code != 0 and what in run.err, f"damaged errors are refused: byte {at}") or note(run.err)
 
+ZERONE = {**SHAPE, "ranks": 2, "stage": 0, "compress": "gradients:zerone", "beta2": 0.5, "steps": 15, "compress_warmup": 3, "zerone_variance": 1, "zerone_local": 2, "zerone_interval": 4}
+for precision in ("fp32", "bf16"):
+    some, saved = {**ZERONE, "precision": precision}, path(f"zerone-{precision}")
+    run = train(accumulate=1, **some)
+    elements, got, planned = sent(run)
+    rank = run.report["ranks"][0]
+    ok(run.code == 0 and got == planned == elements * (64 + 4) // BLOCK, f"zerone, {precision}: {elements} elements in {got} bytes, as planned") or note(run.err)
+    mean = (2 * elements * (4 if precision == "fp32" else 2) + 6 * got) / 15  # full, sent and local steps: FSFSS LS LLLS LLLS
+    ok(rank["mean_sent_bytes"] == rank["planned_mean_sent_bytes"] == mean, f"{mean:.0f} bytes in the mean, as planned")
+    ok(rank["planned_bytes"]["total"] >= rank["peak_bytes"]["total"] - rank["peak_bytes"]["other"], "its bytes are planned")
+    ninth = os.path.join(saved, "step-00000009")
+    same(train(threads=4, save=saved, save_every=9, **some).losses, run.losses, "4 threads and a save after local steps: the same losses")
+    same(train(resume=ninth, **some).losses, run.losses[9:], "a run resumed after local steps has the losses of one without an interruption")
+other = train(resume=ninth, **{**some, "ranks": 3})
+ok(other.code == 0, "another number of ranks resumes it") or note(other.err)
+other = train(resume=ninth, **{**some, "zerone_variance": 2})
+ok(other.code != 0 and "another --zerone-variance" in other.err, "the updates of the variance are those of the run") or note(other.err)
+alike = train(**{**ZERONE, "zerone_variance": 100, "compress_warmup": 100, "lora": 4})
+same(alike.losses, train(**{**ZERONE, "compress": None, "lora": 4, **{name: None for name in ZERONE if "zerone" in name or "warmup" in name}, "warmup": 1}).losses,
+     "steps in full precision are those of a plain run, also of adapters") or note(alike.err)
 with open(path("rare"), "wb") as out:  # the second shard of the embedding has no gradients in the warm-up
     common = b"a common text. " * 400
     out.write(common + bytes(range(128, 256)) * 5 + common)
@@ -132,5 +152,11 @@ for reason, flags in {"not KIND:METHOD": dict(compress="weights:int8", stage=1),
                       "a loss scale would change": {**ONEBIT, "precision": "fp16"}, "requires --optimizer adamw": {**ONEBIT, "optimizer": "sgd", "beta2": None},
                       "cannot be used with --prove": dict(prove=True, stage=1), "--cuda-graph cannot be combined": {**ONEBIT, "backend": "cuda", "cuda_graph": True}}.items():
     run = train(**{"ranks": 2, "compress": "gradients:int8", **SHAPE, **flags})
+    ok(run.code == 2 and reason in run.err, f"refused: {run.err.strip()[:150]}")
+for reason, flags in {"requires --stage 0: between exchanges": dict(stage=1), "exchanges no gradients": dict(compress_check=2),
+                      "requires --optimizer adamw": dict(ema=0.9), "a loss scale would change": dict(precision="fp16"), "without a variance": dict(compress_warmup=0),
+                      "state is on the device": dict(offload_optimizer="cpu", ranks=2), "cannot be combined with --cp": dict(ranks=4, cp=2), "whole models": dict(ranks=4, pp=2),
+                      "errors of earlier gradients": dict(noise_scale=0.9), "require --compress gradients:zerone": dict(compress="topk:0.1", compress_warmup=None)}.items():
+    run = train(**{**ZERONE, **flags})
     ok(run.code == 2 and reason in run.err, f"refused: {run.err.strip()[:150]}")
 done()

@@ -161,6 +161,10 @@ RUNS = [
     ("1-bit Adam", {**SMALL, "train_batch_size": 8, **adam("OneBitAdam", lr=1e-3, betas=[0.9, 0.5], freeze_step=2, cuda_aware=False,
                                                            comm_backend_name="nccl")},
      dict(ranks=2), dict(batch=4, ranks=2, beta2=0.5, compress="gradients:onebit", compress_warmup=2), constant(1e-3)),
+    ("0/1 Adam", {**SMALL, "train_batch_size": 8, **adam("ZeroOneAdam", lr=1e-3, betas=[0.9, 0.5], var_freeze_step=4, var_update_scaler=1,
+                                                         local_step_scaler=1, local_step_clipper=3, cuda_aware=False, comm_backend_name="nccl")},
+     dict(ranks=2), dict(batch=4, ranks=2, stage=0, beta2=0.5, compress="zerone", compress_warmup=4, zerone_variance=1, zerone_local=1,
+                         zerone_interval=3), constant(1e-3)),
     ("nothing but a batch", {"train_batch_size": 4}, {}, dict(batch=4), constant(1e-3)),
     ("mixed precision of neither kind", {**SMALL, "amp": {"enabled": False, "opt_level": "O1"}, "bf16": {"enabled": False}}, {}, dict(batch=4), constant(1e-3)),
 ]
@@ -168,8 +172,8 @@ RUNS = [
 REFUSED = [
     ("1-bit LAMB", {**SMALL, **adam("OneBitLamb", lr=11e-3, freeze_step=400, max_coeff=0.3, min_coeff=0.01)},
      ["optimizer.type", "optimizer.params.max_coeff", "optimizer.params.min_coeff"]),
-    ("0/1 Adam", {**SMALL, **adam("ZeroOneAdam", lr=1e-3, var_freeze_step=100, local_step_scaler=1000)},
-     ["optimizer.type", "optimizer.params.var_freeze_step", "optimizer.params.local_step_scaler"]),
+    ("keys of 0/1 Adam", {**SMALL, **adam("OneBitAdam", lr=1e-3, var_freeze_step=100, local_step_scaler=1000)},
+     ["optimizer.params.var_freeze_step", "optimizer.params.local_step_scaler"]),
     ("LAMB", {**SMALL, **adam("Lamb", lr=11e-3, weight_decay=0.01, bias_correction=False, max_coeff=0.3, min_coeff=0.01)},
      ["optimizer.type", "optimizer.params.bias_correction", "optimizer.params.max_coeff", "optimizer.params.min_coeff"]),
     ("sparse attention and apex", {**SMALL, "sparse_attention": {"mode": "fixed", "block": 16, "enabled": True}, "amp": {"enabled": True, "opt_level": "O1"}},

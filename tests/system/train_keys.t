@@ -84,7 +84,7 @@ EQUAL = {
     "activation_checkpointing.cpu_checkpointing": (True, dict(checkpoint_offload=True), NOTHING),
 }
 # What changes no bit, or needs several ranks: train_checkpoints.t, train_nvme.t, train_deepspeed.t.
-ELSEWHERE = ("true is --", "false is --", "DIR of --", "true; false if", "--node-size and", "--compress-warmup")
+ELSEWHERE = ("true is --", "false is --", "DIR of --", "true; false if", "--node-size and", "--compress-warmup", "--zerone-")
 ENDS = {"fp16.min_loss_scale": 1}  # with overflow at the least scale the run ends
 # Where keys that have one value stand.
 AROUND = {"fp16": QUIET, "optimizer": ADAM, "scheduler": LINEAR,

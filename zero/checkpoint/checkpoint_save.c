@@ -16,6 +16,7 @@
 #include "zero/engine/errors.h"
 #include "zero/engine/engine.h"
 #include "zero/engine/warmup.h"
+#include "zero/engine/zerone.h"
 
 #ifndef RENAME_EXCHANGE
 #define RENAME_EXCHANGE 2
@@ -345,6 +346,7 @@ zr_result zr_checkpoint_save(const struct zr_checkpoint *checkpoint, uint64_t st
     /* A failure on one rank must not leave the others waiting, so every part ends with an agreement. */
     zr_result result = zr_comm_all_status(checkpoint->comm, save_start(&save));
 
+    zr_engine_local_swap(checkpoint->engine); /* the state has the parameters of the last sent step */
     if (!result)
         result = zr_state_write(checkpoint->engine,
                                 &(struct zr_state_file){.path = save.state, .parts = save.whole.given},
@@ -352,6 +354,7 @@ zr_result zr_checkpoint_save(const struct zr_checkpoint *checkpoint, uint64_t st
     if (!result)
         result = zr_comm_all_status(checkpoint->comm,
                                     zr_errors_save(checkpoint->engine, save.partial, save.state_checksum));
+    zr_engine_local_swap(checkpoint->engine);
     if (!result) {
         if (first)
             result = make_visible(&save);

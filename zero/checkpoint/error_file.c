@@ -1,8 +1,9 @@
 /* error_file.c: what a rank whose gradients have errors (zero/engine/errors.h) has beside the state: the
- * errors and velocities, in a file of its own in the step's folder, and in that of rank 0 the parameters, if
- * these are no rounded masters (onebit, differences), and with low rank the matrices Q. Numbers are floats in
- * the order of the parameter list, so another number of ranks can read them: rank r of M adds the errors and
- * velocities of the former ranks r, r + M, .., and their sums stay what they were. */
+ * errors and velocities, and after local steps (zero/engine/zerone.h) its masters, momenta and buffers, in a
+ * file of its own in the step's folder, and in that of rank 0 the parameters, if these are no rounded masters
+ * (onebit, differences), and with low rank the matrices Q. Numbers are floats in the order of the parameter
+ * list, so another number of ranks can read them: rank r of M adds the errors and velocities of the former
+ * ranks r, r + M, .., and their sums stay what they were. */
 #include <inttypes.h>
 #include <stddef.h>
 #include <stdio.h>
@@ -12,19 +13,33 @@
 #include "zero/engine/compression.h"
 #include "zero/engine/errors.h"
 #include "zero/engine/low_rank.h"
+#include "zero/engine/momentum.h"
 #include "zero/engine/onebit.h"
 #include "zero/engine/update.h"
+#include "zero/engine/zerone.h"
 
 /* Of the first kinds each rank has its own; owners are those of zero/engine/momentum.h, and each file has the
  * part of its rank. Sections: units up to the end of their last tensor, and the padding behind it, which is
  * in the scales of its blocks and depends on the number of ranks. */
-enum { ERRORS, VELOCITIES, OWN_KINDS, PARAMETERS = OWN_KINDS, FACTORS, OWNERS, KINDS };
+enum {
+    ERRORS,
+    VELOCITIES,
+    MASTERS,
+    MOMENTA,
+    BUFFERS,
+    OWN_KINDS,
+    PARAMETERS = OWN_KINDS,
+    FACTORS,
+    OWNERS,
+    KINDS
+};
 enum { PIECE = 16384, SECTIONS = 2 * KINDS };
 
 struct header {
     char magic[8];
     uint64_t world, rank, method, warmup_steps;
-    uint64_t state_checksum;   /* of the state in the same folder */
+    uint64_t state_checksum; /* of the state in the same folder */
+    struct zr_local_steps local;
     uint64_t counts[SECTIONS]; /* numbers of each section: tensors, then padding */
     uint64_t checksums[SECTIONS];
     uint64_t checksum; /* of all of the above */
@@ -57,7 +72,7 @@ bool zr_errors_exist(const zr_engine *engine)
 }
 
 /* Errors of momentum are not those of gradients. Another rank has other matrices Q, and only a run of
- * differences has parameters here. */
+ * differences has parameters here. The number of updates of zerone's variance is part of its correction. */
 static uint64_t method_of(const struct zr_engine *engine)
 {
     enum { OF_MOMENTUM = 1 << 8, OF_DIFFERENCES = 1 << 9, OF_RANK = 1 << 10 };
@@ -66,6 +81,8 @@ static uint64_t method_of(const struct zr_engine *engine)
     return engine->options.compression.kinds[ZR_COMPRESSED_GRADIENTS].method +
            (engine->exchanges_momentum ? OF_MOMENTUM : 0u) +
            (zr_engine_keeps_replicas(engine) ? OF_DIFFERENCES : 0u) +
+           (zr_engine_is_zerone(engine) ? engine->options.compression.zerone.variance_updates * OF_RANK
+                                        : 0u) +
            (low_rank ? (uint64_t)rank * OF_RANK : 0u);
 }
 
@@ -96,6 +113,8 @@ static struct zr_overlap part_of(const struct zr_engine *engine, size_t unit, un
         (kind == ERRORS && !zr_engine_keeps_errors(engine)) ||
         (kind == PARAMETERS && !zr_engine_keeps_replicas(engine)) || (kind == OWNERS && section >= KINDS))
         return (struct zr_overlap){0, 0};
+    if (kind >= MASTERS && kind <= BUFFERS)
+        return (struct zr_overlap){0, file->local.count > 0 && section < KINDS ? used : 0};
     if (kind == OWNERS)
         return owned_part(engine, unit, used, file);
     return section < KINDS ? (struct zr_overlap){0, used}
@@ -129,6 +148,12 @@ static struct zr_numbers memory_of(const struct zr_engine *engine, size_t unit, 
         return (struct zr_numbers){zr_engine_low_rank_factors(engine, unit, &here->count), ZR_PRECISION_FP32};
     case VELOCITIES:
         return (struct zr_numbers){engine->compression.velocity + u->pool_offset, ZR_PRECISION_FP32};
+    case MASTERS: /* exchanged with the anchor, which is in the state */
+        return (struct zr_numbers){zr_engine_anchor(engine, unit), ZR_PRECISION_FP32};
+    case MOMENTA:
+        return (struct zr_numbers){engine->units[unit].owned.slots[0], ZR_PRECISION_FP32};
+    case BUFFERS:
+        return (struct zr_numbers){zr_engine_buffer(engine, unit), ZR_PRECISION_FP32};
     case OWNERS:
         *here = (struct zr_overlap){engine->rank * u->shard_elements, u->shard_elements};
         return (struct zr_numbers){zr_engine_owner_errors(engine, unit), ZR_PRECISION_FP32};
@@ -218,7 +243,8 @@ zr_result zr_errors_save(zr_engine *engine, const char *folder, uint64_t state_c
                                        .rank = engine->rank,
                                        .method = method_of(engine),
                                        .warmup_steps = zr_engine_warmup_steps(engine),
-                                       .state_checksum = state_checksum}};
+                                       .state_checksum = state_checksum,
+                                       .local = engine->local}};
     if (!zr_errors_exist(engine))
         return ZR_OK;
     memcpy(io.header.magic, magic, sizeof magic);
@@ -251,7 +277,7 @@ static zr_result open_file(struct error_file *io, const char *path, uint64_t ran
         result =
             io->saved
                 ? zr_fail(ZR_ERR_FORMAT, "'%s' is missing beside its manifest; resume another step", path)
-            : zr_engine_sends_by(io->engine, ZR_METHOD_LARGEST)
+            : zr_engine_sends_by(io->engine, ZR_METHOD_LARGEST) || zr_engine_is_zerone(io->engine)
                 ? zr_fail(ZR_ERR_FORMAT,
                           "'%s' is missing: a step has errors of the gradients that were sent; if none were "
                           "compressed, leave --compress out, or give a method with a warm-up",
@@ -270,10 +296,12 @@ static zr_result open_file(struct error_file *io, const char *path, uint64_t ran
                  h->rank == rank && h->world > rank && h->world <= ZR_MAX_WORLD &&
                  h->state_checksum == state_checksum;
     if (right && h->method != method_of(io->engine))
-        return zr_fail(ZR_ERR_INVALID,
-                       "'%s' is of another method or rank of --compress, or of onebit at another stage; "
-                       "resume with those that wrote it",
-                       path);
+        return zr_fail(
+            ZR_ERR_INVALID,
+            "'%s' is of another method or rank of --compress, of onebit at another stage, or of zerone "
+            "with another --zerone-variance; "
+            "resume with those that wrote it",
+            path);
     for (unsigned s = 0; s < SECTIONS; s++)
         right = right &&
                 ((s >= KINDS && h->world != io->engine->world) || h->counts[s] == count_of(io->engine, s, h));
@@ -286,6 +314,37 @@ static zr_result open_file(struct error_file *io, const char *path, uint64_t ran
                          "'%s' is of a run whose variance settled in %" PRIu64 " steps, and keeps its "
                          "correction; resume with --compress-warmup %" PRIu64,
                          path, h->warmup_steps, h->warmup_steps);
+}
+
+/* Before numbers are added. Momenta of another number of ranks are not read. */
+static zr_result clear_locals(const struct error_file *io)
+{
+    const struct zr_engine *engine = io->engine;
+    const struct zr_engine_options *o = &engine->options;
+    if (io->header.local.count == 0)
+        return ZR_OK;
+    zr_result result = o->kernels->clear(
+        o->context,
+        &(struct zr_clear){2 * engine->layout.pool_elements * sizeof *engine->anchors, engine->anchors});
+    for (size_t u = 0; u < engine->layout.units_count && io->header.world == engine->world && result == ZR_OK;
+         u++)
+        if (!zr_engine_is_frozen(engine, u))
+            result = o->kernels->clear(
+                o->context, &(struct zr_clear){engine->layout.units[u].padded_elements * sizeof(float),
+                                               engine->units[u].owned.slots[0]});
+    return result;
+}
+
+/* Whether this rank reads a section of a former rank's file. */
+static bool reads_section(const struct error_file *io, unsigned section)
+{
+    const struct header *h = &io->header;
+    const unsigned kind = section % KINDS;
+    const bool same = h->world == io->engine->world, own = h->rank % io->engine->world == io->engine->rank;
+    if (kind == BUFFERS)
+        return own || !same;
+    return (kind >= OWN_KINDS || own) && (section < KINDS || same) &&
+           (same || (kind != MASTERS && kind != MOMENTA));
 }
 
 zr_result zr_errors_load(zr_engine *engine, const char *folder, uint64_t state_checksum, bool saved)
@@ -306,11 +365,16 @@ zr_result zr_errors_load(zr_engine *engine, const char *folder, uint64_t state_c
         if (result == ZR_OK)
             result = open_file(&io, path, rank, state_checksum);
         world = io.header.world;
+        if (result == ZR_OK && rank == 0)
+            result = clear_locals(&io);
         for (unsigned s = 0; s < SECTIONS && result == ZR_OK; s++)
-            if ((s % KINDS >= OWN_KINDS || rank % engine->world == engine->rank) &&
-                (s < KINDS || world == engine->world))
+            if (reads_section(&io, s))
                 result = transfer(&io, s);
         zr_file_close(&io.file);
+    }
+    if (result == ZR_OK && io.header.local.count > 0) {
+        engine->local = io.header.local;
+        result = zr_engine_local_resume(engine, io.header.world);
     }
     zr_drop(engine->options.host_arena, &io.piece);
     return result;

@@ -636,7 +636,8 @@ zr_result zr_state_write(zr_engine *engine, const struct zr_state_file *file, ui
 
 zr_result zr_engine_save(zr_engine *engine, const char *path)
 {
-    return zr_state_write(engine, &(struct zr_state_file){.path = path}, NULL);
+    zr_result result = engine ? zr_engine_end_local_steps(engine) : ZR_OK;
+    return result == ZR_OK ? zr_state_write(engine, &(struct zr_state_file){.path = path}, NULL) : result;
 }
 
 /* ---- Loading ------------------------------------------------------------------------------------------- */

@@ -10,6 +10,7 @@
 #include "zero/engine/offload.h"
 #include "zero/engine/speculate.h"
 #include "zero/engine/warmup.h"
+#include "zero/engine/zerone.h"
 
 /* ---- Lists --------------------------------------------------------------------------------------------- */
 
@@ -323,6 +324,7 @@ zr_result zr_engine_act(struct zr_engine_run *run, const struct zr_action *actio
         zr_result result = run->report->skipped ? ZR_OK : zr_meter_end(engine);
         if (result == ZR_OK && !run->report->skipped)
             result = zr_warmup_check(engine);
+        zr_engine_local_count(run);
         engine->steps_done += !run->report->skipped;
         return result;
     }

@@ -327,7 +327,12 @@ struct zr_engine {
     struct zr_compression_state compression; /* see compression.h */
     struct zr_meter meter;
     struct zr_warmup warmup;
-    float *errors; /* see errors.h; NULL: none */
+    float *errors;  /* see errors.h; NULL: none */
+    float *anchors; /* see zerone.h: parameters of the last sent step, then buffers; NULL: none */
+    struct zr_local_steps {
+        uint64_t count;
+        double rates, weights; /* sums over these steps, see zerone.c */
+    } local;                   /* since the last step that was not local */
 
     unsigned gathered_max;                  /* maximum of units gathered at a time */
     unsigned used_units;                    /* number of units with references */
@@ -478,11 +483,12 @@ static inline struct zr_compute zr_engine_unit_compute(const struct zr_engine *e
     return engine->units[unit].tier->compute;
 }
 
-/* Whether a later step sends less than this one: the step is of the warm-up, see warmup.h. */
+/* Whether a later step sends by the method of compression and this one does not: it is of the warm-up
+ * (warmup.h), or a full or local step (zerone.h). */
 bool zr_engine_warms_up(const struct zr_engine *engine);
 
-/* Finishes a delayed update and publishes its parameters, for example before state is saved. Collective; no
- * unit may be in use. */
+/* Finishes a delayed update and publishes its parameters, for example before state is saved.
+ * Collective; no unit may be in use. */
 zr_result zr_engine_catch_up(struct zr_engine *engine);
 /* Whether a delayed update is pending. */
 static inline bool zr_engine_is_delayed(const struct zr_engine *engine)

@@ -265,6 +265,21 @@ static zr_result check_onebit(const struct zr_engine_options *options)
     return ZR_OK;
 }
 
+/* See zerone.h. */
+static zr_result check_zerone(const struct zr_engine_options *options)
+{
+    const struct zr_compression *how = &options->compression;
+    if (options->stage > 0)
+        return zr_fail(ZR_ERR_INVALID,
+                       "zerone requires stage 0: between exchanges each rank has parameters of "
+                       "its own, which no shard can hold");
+    if (how->warmup_steps == 0 || how->zerone.variance_updates == 0 || how->zerone.local_steps == 0 ||
+        how->zerone.interval_max == 0)
+        return zr_fail(ZR_ERR_INVALID, "zerone requires warmup_steps and the numbers of "
+                                       "compression.zerone of at least 1");
+    return check_onebit(options);
+}
+
 /* What methods exclude that keep errors, see errors.h. */
 static zr_result check_errors(const struct zr_engine_options *options)
 {
@@ -298,13 +313,19 @@ static zr_result check_errors(const struct zr_engine_options *options)
                        "compression with errors requires whole models whose state is on the device");
     if (options->compression.settle_ratio > 0 &&
         (options->optimizer.kind != ZR_OPTIMIZER_ADAMW ||
-         options->compression.kinds[ZR_COMPRESSED_GRADIENTS].method == ZR_METHOD_LARGEST))
+         options->compression.kinds[ZR_COMPRESSED_GRADIENTS].method == ZR_METHOD_LARGEST ||
+         options->compression.kinds[ZR_COMPRESSED_GRADIENTS].method == ZR_METHOD_ZERONE))
         return zr_fail(ZR_ERR_INVALID,
-                       "compression: settle_ratio requires AdamW, and not the largest numbers, "
-                       "whose share falls during a known number of steps");
-    return options->compression.kinds[ZR_COMPRESSED_GRADIENTS].method == ZR_METHOD_ONEBIT
-               ? check_onebit(options)
-               : ZR_OK;
+                       "compression: settle_ratio requires AdamW, and neither the largest numbers nor 0/1 "
+                       "Adam, whose warm-ups have known numbers of steps");
+    switch (options->compression.kinds[ZR_COMPRESSED_GRADIENTS].method) {
+    case ZR_METHOD_ONEBIT:
+        return check_onebit(options);
+    case ZR_METHOD_ZERONE:
+        return check_zerone(options);
+    default:
+        return ZR_OK;
+    }
 }
 
 static zr_result check_method(const struct zr_compression *compression, enum zr_compressed_kind kind)

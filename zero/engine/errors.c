@@ -2,6 +2,7 @@
 #include "zero/engine/errors.h"
 
 #include "zero/engine/meter.h"
+#include "zero/engine/zerone.h"
 
 bool zr_engine_keeps_errors(const struct zr_engine *engine)
 {
@@ -19,12 +20,17 @@ uint64_t zr_engine_warmup_steps(const struct zr_engine *engine)
 
 bool zr_engine_warms_up(const struct zr_engine *engine)
 {
+    if (zr_engine_is_zerone(engine))
+        return zr_engine_is_full(engine) || zr_engine_is_local(engine);
     return zr_engine_keeps_errors(engine) && !engine->simulated &&
            engine->steps_done < zr_engine_warmup_steps(engine);
 }
 
 uint64_t zr_engine_errors_first(const struct zr_engine *engine)
 {
+    const struct zr_compression *how = &engine->options.compression;
+    if (zr_engine_is_zerone(engine) && how->zerone.variance_updates < how->warmup_steps)
+        return how->zerone.variance_updates;
     /* The warm-up of largest numbers sends more of them. */
     return zr_engine_sends_by(engine, ZR_METHOD_LARGEST) ? 0 : zr_engine_warmup_steps(engine);
 }
@@ -32,7 +38,8 @@ uint64_t zr_engine_errors_first(const struct zr_engine *engine)
 bool zr_engine_feeds_errors(const struct zr_engine *engine)
 {
     return zr_engine_keeps_errors(engine) && !zr_meter_ended(engine, ZR_COMPRESSED_GRADIENTS) &&
-           (engine->simulated || engine->steps_done >= zr_engine_errors_first(engine));
+           (engine->simulated || engine->steps_done >= zr_engine_errors_first(engine)) &&
+           !zr_engine_is_full(engine);
 }
 
 zr_result zr_engine_errors_open(struct zr_engine *engine)
@@ -44,6 +51,9 @@ zr_result zr_engine_errors_open(struct zr_engine *engine)
                  count = engine->layout.pool_elements + owned;
     zr_result result =
         zr_take(o->arena, ZR_TAG_OPTIMIZER, count, sizeof *engine->errors, (void **)&engine->errors);
+    if (result == ZR_OK && zr_engine_is_zerone(engine))
+        result = zr_take(o->arena, ZR_TAG_OPTIMIZER, 2 * engine->layout.pool_elements,
+                         sizeof *engine->anchors, (void **)&engine->anchors);
     return result != ZR_OK ? result
                            : o->kernels->clear(o->context, &(struct zr_clear){count * sizeof *engine->errors,
                                                                               engine->errors});
@@ -51,6 +61,7 @@ zr_result zr_engine_errors_open(struct zr_engine *engine)
 
 void zr_engine_errors_close(struct zr_engine *engine)
 {
+    zr_drop(engine->options.arena, &engine->anchors);
     zr_drop(engine->options.arena, &engine->errors);
 }
 

@@ -13,19 +13,19 @@
 
 #include "zero/engine/errors.h"
 
-/* Whether the engine sends signs after its warm-up / in this step. */
+/* Whether the engine sends signs in some steps (zerone.h, too) / in this step, or is local. */
 static inline bool zr_engine_is_onebit(const struct zr_engine *engine)
 {
-    return zr_engine_sends_by(engine, ZR_METHOD_ONEBIT);
+    return zr_engine_sends_by(engine, ZR_METHOD_ONEBIT) || zr_engine_sends_by(engine, ZR_METHOD_ZERONE);
 }
 static inline bool zr_engine_sends_signs(const struct zr_engine *engine)
 {
     return zr_engine_is_onebit(engine) && zr_engine_feeds_errors(engine);
 }
 
-/* In the first step that sends signs, before its updates: raises small variances, because signs move numbers
- * without gradients, too, and a variance near zero would make these moves large. Does nothing in other
- * steps. */
+/* In the first step that sends signs after one that moves the variance, before its updates: raises small
+ * variances, because signs move numbers without gradients, too, and a variance near zero would make these
+ * moves large. Does nothing in other steps. */
 zr_result zr_engine_onebit_settle(struct zr_engine *engine);
 
 #endif

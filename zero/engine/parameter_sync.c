@@ -168,6 +168,7 @@ zr_result zr_engine_publish(zr_engine *engine, uint64_t steps_done)
         result = zr_engine_drain(engine);
     zr_engine_delayed_forget(engine); /* its parameters are obsolete, because the masters were loaded */
     engine->steps_done = steps_done;
+    engine->local = (struct zr_local_steps){0};
     /* At stage 0 the all-gather below brings the other parts. */
     for (size_t u = 0; u < engine->layout.units_count && result == ZR_OK; u++)
         result = zr_engine_round_masters(engine, u);

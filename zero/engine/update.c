@@ -2,6 +2,7 @@
 #include "zero/engine/meter.h"
 #include "zero/engine/onebit.h"
 #include "zero/engine/update.h"
+#include "zero/engine/zerone.h"
 
 #include <string.h>
 
@@ -120,11 +121,11 @@ zr_result zr_engine_round_masters(struct zr_engine *engine, size_t unit)
 struct zr_engine_update zr_engine_update_of(const struct zr_engine *engine, float rate, float gradient_scale)
 {
     const struct zr_optimizer_options *o = &engine->options.optimizer;
-    const bool keeps_variance = zr_engine_sends_signs(engine),
-               stopped = zr_engine_is_onebit(engine) && !zr_engine_warms_up(engine);
+    const bool keeps_variance = zr_engine_sends_signs(engine), zerone = zr_engine_is_zerone(engine),
+               stopped = zerone || (zr_engine_is_onebit(engine) && !zr_engine_warms_up(engine));
     float corrections[2], last[2];
     engine->optimizer->corrections(o, (double)(engine->steps_done + 1), corrections);
-    uint64_t settled = zr_engine_warmup_steps(engine);
+    uint64_t settled = zerone ? zr_engine_variance_updates(engine) : zr_engine_warmup_steps(engine);
     if (zr_engine_is_onebit(engine) && zr_meter_ended(engine, ZR_COMPRESSED_GRADIENTS)) /* it goes on */
         settled += engine->steps_done + 1 - engine->meter.last.full_since[ZR_COMPRESSED_GRADIENTS];
     engine->optimizer->corrections(o, (double)settled, last);

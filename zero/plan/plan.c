@@ -5,6 +5,7 @@
 
 #include "alloc/plan/plan.h"
 #include "zero/engine/meter.h"
+#include "zero/engine/zerone.h"
 #include "zero/engine/gradients.h"
 #include "zero/step/trainer_state.h"
 #include "zero/plan/timeline.h"
@@ -320,6 +321,8 @@ static void note(struct zr_byte_plan *out, const struct rehearsal *rehearsal,
         rehearsal->sent_by_step.elements + left_out(rehearsal) * rehearsal->sent_by_middle.elements;
     out->sent_bytes_per_step =
         rehearsal->sent_by_step.bytes + left_out(rehearsal) * rehearsal->sent_by_middle.bytes;
+    if (zr_engine_is_zerone(rehearsal->state.engine))
+        out->full_sent_bytes = out->sent_elements_per_step * rehearsal->state.engine->gradient_bytes;
     out->check_sent_bytes = zr_meter_bytes(rehearsal->state.engine);
     out->host_moved_bytes_per_step =
         rehearsal->moved_by_step + left_out(rehearsal) * rehearsal->moved_by_middle;

@@ -113,6 +113,7 @@ void zr_history_step_end(struct zr_history *history, const struct zr_history_ste
                                      .nvme_ns = file.waited_ns - step->file.waited_ns};
     zr_arena_get_stats(rank->arena, &arena);
     zr_trainer_state_counters_get(&rank->state, &comm);
+    history->sent_bytes += comm.sent_bytes - step->comm.sent_bytes;
     if (step->fills) {
         history->fill = *step;
         history->fill_count = history->count;
@@ -237,6 +238,7 @@ void zr_history_measure(const struct zr_history *history, struct zr_rank_report 
     zr_spill_get_report(rank, &report->spill);
     report->sent_elements_per_step = history->sent_elements_per_step;
     report->sent_bytes_per_step = history->sent_bytes_per_step;
+    report->mean_sent_bytes = history->count ? (double)history->sent_bytes / (double)history->count : 0;
     report->received_bytes_per_step = history->received_bytes_per_step;
     report->host_waits_last_step = history->host_waits_last_step;
     report->driver_calls_last_step = history->driver_calls_last_step;

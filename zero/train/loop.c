@@ -523,7 +523,9 @@ static zr_result run_steps(struct loop *loop)
     result = save(loop, loop->saves.resumed_step + loop->history.count);
     if (result != ZR_OK)
         return result;
-    result = config->export[0] ? exchange_average(loop) : ZR_OK;
+    result = zr_engine_end_local_steps(loop->rank.state.engine); /* before export and sample */
+    if (result == ZR_OK && config->export[0])
+        result = exchange_average(loop);
     if (result == ZR_OK)
         result = zr_saves_export(&loop->saves);
     if (result == ZR_OK && config->export[0])

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "zero/engine/meter.h"
+#include "zero/engine/zerone.h"
 #include "zero/train/report/number.h"
 #include "zero/train/report/terminal.h"
 
@@ -64,6 +65,30 @@ static const char *tag_description(int tag)
     return descriptions[tag];
 }
 
+static struct zr_zerone_counts zerone_counts(const struct zr_train_config *config)
+{
+    const struct zr_compression how = zr_train_compression(config);
+    return zr_zerone_counts(&how, config->steps);
+}
+
+static void print_zerone(struct zr_text_page *page, const struct zr_train_config *config)
+{
+    const struct zr_zerone_counts counts = zerone_counts(config);
+    zr_text_print(&page->text,
+                  "0/1 Adam: of %" PRIu64 " steps %" PRIu64 " send gradients in full precision, %" PRIu64
+                  " send signs, %" PRIu64 " are local\n",
+                  config->steps, counts.full, counts.sent, counts.local);
+}
+
+double zr_report_mean_sent(const struct zr_train_config *config, const struct zr_rank_report *rank)
+{
+    const struct zr_zerone_counts counts = zerone_counts(config);
+    return config->steps ? ((double)counts.full * (double)rank->planned_full_bytes +
+                            (double)counts.sent * (double)rank->planned_sent_bytes) /
+                               (double)config->steps
+                         : 0;
+}
+
 static void print_model(struct zr_text_page *page, const struct zr_train_config *config, uint64_t parameters)
 {
     const struct zr_shape *shape = &config->shape;
@@ -94,7 +119,8 @@ static void print_model(struct zr_text_page *page, const struct zr_train_config 
         zr_compress_print(&page->text, &config->compression);
         if (zr_train_warmup_settles(config))
             zr_text_print(&page->text, " after the variance has settled");
-        else if (zr_compression_keeps_errors(&config->compression) && config->compress_warmup > 0)
+        else if (zr_compression_keeps_errors(&config->compression) && config->compress_warmup > 0 &&
+                 !zr_compression_is_by(&config->compression, ZR_METHOD_ZERONE))
             zr_text_print(&page->text,
                           zr_compression_is_by(&config->compression, ZR_METHOD_LARGEST)
                               ? ", more numbers in the first %" PRIu64 " steps"
@@ -102,6 +128,8 @@ static void print_model(struct zr_text_page *page, const struct zr_train_config 
                           config->compress_warmup);
         zr_text_print(&page->text, "\n");
     }
+    if (zr_compression_is_by(&config->compression, ZR_METHOD_ZERONE))
+        print_zerone(page, config);
     if (config->compress_check)
         zr_text_print(&page->text,
                       config->compress_tolerance > 0
@@ -247,9 +275,14 @@ zr_result zr_report_plan(const struct zr_train_config *config, uint64_t paramete
                   zr_number_bytes(number[0], zr_report_state_bytes(rank->planned_kept_by_tag_bytes)),
                   zr_number_grouped(number[1], zr_report_state_bytes(rank->planned_kept_by_tag_bytes)));
     if (zr_train_compresses(config))
-        zr_text_print(&page.text, "  %-11s %10s  %18s  packed, sent by a rank per step\n", "sent",
+        zr_text_print(&page.text, "  %-11s %10s  %18s  packed, sent by a rank per step%s\n", "sent",
                       zr_number_bytes(number[0], rank->planned_sent_bytes),
-                      zr_number_grouped(number[1], rank->planned_sent_bytes));
+                      zr_number_grouped(number[1], rank->planned_sent_bytes),
+                      rank->planned_full_bytes > 0 ? " that sends signs" : "");
+    if (rank->planned_full_bytes > 0)
+        zr_text_print(&page.text, "  %-11s %10s  %18s  the mean of all steps\n", "",
+                      zr_number_bytes(number[0], (uint64_t)zr_report_mean_sent(config, rank)),
+                      zr_number_grouped(number[1], (uint64_t)zr_report_mean_sent(config, rank)));
     if (config->compress_check)
         zr_text_print(&page.text, "  %-11s %10s  %18s  at most, sent by a rank per check of packing\n",
                       "checks", zr_number_bytes(number[0], rank->planned_check_bytes),
@@ -615,6 +648,10 @@ static void print_speed(struct zr_text_page *page, const struct zr_training_repo
                 &page->text, "  %s bytes for them, packed%s\n",
                 zr_number_grouped(number[0], run->ranks[0].sent_bytes_per_step),
                 run->ranks[0].sent_bytes_per_step == run->ranks[0].planned_sent_bytes ? ", as planned" : "");
+        if (run->ranks[0].planned_full_bytes > 0)
+            zr_text_print(&page->text, "  %s bytes sent per rank and step, as the mean of %zu steps\n",
+                          zr_number_grouped(number[0], (uint64_t)run->ranks[0].mean_sent_bytes),
+                          run->steps_count);
         print_error_of_packing(page, &run->compression);
         zr_text_print(&page->text, "  %.0f %% of communication hidden behind work\n", hidden);
     }

@@ -151,6 +151,7 @@ static json_t *hex_list(const double *values, size_t count)
 
 /* Selects the known numbers of ranks. */
 struct ranks_view {
+    const struct zr_train_config *config;
     const struct zr_rank_report *ranks;
     unsigned world;
     bool measured; /* measured numbers are known; false: only planned ones */
@@ -240,6 +241,12 @@ static json_t *rank_object(const struct ranks_view *view, const struct zr_rank_r
     json_object_set_new(object, "sent_elements_per_step",
                         view->sent ? count_of(rank->sent_elements_per_step) : json_null());
     json_object_set_new(object, "planned_sent_bytes_per_step", count_of(rank->planned_sent_bytes));
+    if (rank->planned_full_bytes > 0) {
+        json_object_set_new(object, "planned_mean_sent_bytes",
+                            number(zr_report_mean_sent(view->config, rank)));
+        if (view->measured)
+            json_object_set_new(object, "mean_sent_bytes", number(rank->mean_sent_bytes));
+    }
     json_object_set_new(object, "planned_check_bytes", count_of(rank->planned_check_bytes));
     if (rank->planned_host_bytes > 0)
         json_object_set_new(object, "tiers", tiers(view, rank));
@@ -345,7 +352,7 @@ zr_result zr_report_json(const struct zr_training_report *run)
         add(&out, "timeline", zr_report_timeline_json(run->config, run->timeline));
     if (run->config->stages.ranks > 1)
         add(&out, "pipeline", zr_report_stages_json(run->config, run->ranks, run->timeline, run->host_arena));
-    add_ranks(&out, &(struct ranks_view){run->ranks, run->world, true, zr_run_updated(run)});
+    add_ranks(&out, &(struct ranks_view){run->config, run->ranks, run->world, true, zr_run_updated(run)});
     return output_close(&out, path);
 }
 
@@ -408,7 +415,7 @@ zr_result zr_report_json_plan(const struct zr_plan_report *plan)
         add(&out, "timeline", zr_report_timeline_json(config, plan->timeline));
     if (config->stages.ranks > 1 && plan->ranks)
         add(&out, "pipeline", zr_report_stages_json(config, plan->ranks, plan->timeline, plan->host_arena));
-    add_ranks(&out, &(struct ranks_view){plan->ranks, plan->ranks ? config->world : 0, false, true});
+    add_ranks(&out, &(struct ranks_view){config, plan->ranks, plan->ranks ? config->world : 0, false, true});
     return output_close(&out, config->json);
 }
 

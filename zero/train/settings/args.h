@@ -134,7 +134,8 @@ struct zr_train_config {
     uint64_t compress_warmup;          /* --compress-warmup; UINT64_MAX: auto */
     uint64_t compress_check;           /* --compress-check; 0: never */
     double compress_tolerance;         /* --compress-tolerance; 0: none */
-    uint32_t precision;                /* enum zr_precision, or ZR_TRAIN_FP8: see zr_train_precision() */
+    uint64_t zerone_variance, zerone_local, zerone_interval; /* --zerone-variance, .. */
+    uint32_t precision; /* enum zr_precision, or ZR_TRAIN_FP8: see zr_train_precision() */
     struct zr_loss_scaling loss_scaling;
     float loss_scale;          /* --loss-scale; 0: adaptive */
     unsigned loss_scale_power; /* the adaptive scale starts at two to this power */
@@ -284,6 +285,9 @@ static inline struct zr_compression zr_train_compression(const struct zr_train_c
     compression.settle_ratio = settles ? 0.96 : 0; /* as in 1-bit Adam */
     compression.check_steps = config->compress_check;
     compression.tolerance = config->compress_tolerance;
+    compression.zerone.variance_updates = config->zerone_variance;
+    compression.zerone.local_steps = config->zerone_local;
+    compression.zerone.interval_max = config->zerone_interval;
     return compression;
 }
 /* Whether --compress is given / of what data ranks send. */
@@ -304,6 +308,12 @@ static inline bool zr_compression_is_by(const struct zr_compression *compression
 {
     return compression->kinds[ZR_COMPRESSED_GRADIENTS].on &&
            compression->kinds[ZR_COMPRESSED_GRADIENTS].method == method;
+}
+/* By one of the methods of zero/engine/onebit.h. */
+static inline bool zr_compression_sends_signs(const struct zr_compression *compression)
+{
+    return zr_compression_is_by(compression, ZR_METHOD_ONEBIT) ||
+           zr_compression_is_by(compression, ZR_METHOD_ZERONE);
 }
 static inline bool zr_compression_keeps_errors(const struct zr_compression *compression)
 {

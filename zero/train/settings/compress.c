@@ -29,8 +29,9 @@ static const struct {
     bool whole; /* a whole number */
 } methods[ZR_METHODS_COUNT] = {
     [ZR_METHOD_ONEBIT] = {"onebit", NULL, 0, 0, false},
-    [ZR_METHOD_LOW_RANK] = {"powersgd", "RANK", 1, 1024, true},     /* https://arxiv.org/abs/1905.13727 */
-    [ZR_METHOD_LARGEST] = {"topk", "SHARE", 1e-6f, 0.999f, false}}; /* https://arxiv.org/abs/1712.01887 */
+    [ZR_METHOD_LOW_RANK] = {"powersgd", "RANK", 1, 1024, true},    /* https://arxiv.org/abs/1905.13727 */
+    [ZR_METHOD_LARGEST] = {"topk", "SHARE", 1e-6f, 0.999f, false}, /* https://arxiv.org/abs/1712.01887 */
+    [ZR_METHOD_ZERONE] = {"zerone", NULL, 0, 0, false}};           /* https://arxiv.org/abs/2202.06009 */
 
 static int wrong(const struct zr_flag *flag, const char *word)
 {
@@ -199,8 +200,7 @@ void zr_compress_read_file(struct zr_train_config *config)
              config->filed[zr_flag_index(zr_flag_find("node-size"))] && !zr_flag_given(config, "node-size"),
          filed = !zr_flag_given(config, "compress");
     unsigned shards = zr_train_shards(config);
-    if (filed && (shards == 1 ||
-                  (config->stage == 0 && !zr_compression_is_by(&config->compression, ZR_METHOD_ONEBIT))))
+    if (filed && (shards == 1 || (config->stage == 0 && !zr_compression_sends_signs(&config->compression))))
         memset(&config->compression, 0, sizeof config->compression);
     if (size_filed && (config->node_ranks < 2 || config->node_ranks >= shards))
         config->node_ranks = 0;
@@ -210,11 +210,13 @@ void zr_compress_read_file(struct zr_train_config *config)
         config->node_ranks = 0;
 }
 
-void zr_compress_resolve(struct zr_train_config *config, bool warms, bool checks)
+void zr_compress_resolve(struct zr_train_config *config)
 {
-    if (zr_compression_is_by(&config->compression, ZR_METHOD_ONEBIT) && !warms)
+    if (zr_compression_sends_signs(&config->compression) && !zr_flag_set(config, "compress-warmup"))
         config->compress_warmup = zr_warmup_window(config->optimizer.beta2);
-    if (config->compress_tolerance > 0 && !checks)
+    if (!zr_flag_set(config, "zerone-local"))
+        config->zerone_local = config->compress_warmup > 0 ? config->compress_warmup : 1;
+    if (config->compress_tolerance > 0 && !zr_flag_set(config, "compress-check"))
         config->compress_check = CHECK_STEPS;
 }
 
@@ -261,6 +263,26 @@ zr_result zr_compress_check_hosts(const struct zr_train_config *config, unsigned
                      ranks_of_host(config));
 }
 
+/* What local steps exclude, see zero/engine/zerone.h. */
+static const char *zerone_conflict(const struct zr_train_config *config)
+{
+    if (config->stage > 0)
+        return "--compress gradients:zerone requires --stage 0: between exchanges each rank has parameters of its "
+               "own, which no shard can hold";
+    if (config->compress_check > 0)
+        return "--compress-check cannot be combined with --compress gradients:zerone, which exchanges no gradients "
+               "that it could measure";
+    if (config->optimizer.kind != ZR_OPTIMIZER_ADAMW || config->optimizer.average_decay > 0)
+        return "--compress gradients:zerone requires --optimizer adamw without a moving average";
+    if (zr_shape_context(&config->shape) > 1)
+        return "--compress gradients:zerone cannot be combined with --cp, whose ranks compute one sequence with the "
+               "same parameters; give data ranks instead";
+    return config->compress_warmup == 0
+               ? "--compress gradients:zerone requires --compress-warmup of at least 1: without a variance "
+                 "nothing is updated"
+               : NULL;
+}
+
 /* What the sending of signs excludes, see zero/engine/onebit.h. */
 static const char *onebit_conflict(const struct zr_train_config *config)
 {
@@ -298,7 +320,9 @@ static const char *errors_conflict(const struct zr_train_config *config)
         return "--compress with errors of gradients requires fp32 or bf16: a loss scale would change its errors";
     if (zr_train_has_host_tier(config) || config->shape.tensor > 1 || config->stages.ranks > 1)
         return "--compress with errors of gradients requires whole models whose state is on the device";
-    return zr_compression_is_by(&config->compression, ZR_METHOD_ONEBIT) ? onebit_conflict(config) : NULL;
+    return zr_compression_is_by(&config->compression, ZR_METHOD_ONEBIT)   ? onebit_conflict(config)
+           : zr_compression_is_by(&config->compression, ZR_METHOD_ZERONE) ? zerone_conflict(config)
+                                                                          : NULL;
 }
 
 /* Whether the compression needs no owners of shards. */
@@ -336,9 +360,14 @@ const char *zr_compress_conflict(const struct zr_train_config *config)
 {
     if (zr_train_warmup_settles(config) &&
         (config->optimizer.kind != ZR_OPTIMIZER_ADAMW || !zr_compression_keeps_errors(&config->compression) ||
-         zr_compression_is_by(&config->compression, ZR_METHOD_LARGEST)))
+         zr_compression_is_by(&config->compression, ZR_METHOD_LARGEST) ||
+         zr_compression_is_by(&config->compression, ZR_METHOD_ZERONE)))
         return "--compress-warmup auto requires --compress onebit or powersgd and --optimizer adamw, whose variance "
                "settles; give a number of steps";
+    if (!zr_compression_is_by(&config->compression, ZR_METHOD_ZERONE) &&
+        (zr_flag_given(config, "zerone-variance") || zr_flag_given(config, "zerone-local") ||
+         zr_flag_given(config, "zerone-interval")))
+        return "--zerone-variance, --zerone-local and --zerone-interval require --compress gradients:zerone";
     if (!zr_train_compresses(config))
         return config->node_ranks       ? "--node-size requires --compress"
                : config->compress_check ? "--compress-check and --compress-tolerance require --compress"
@@ -349,7 +378,7 @@ const char *zr_compress_conflict(const struct zr_train_config *config)
         zr_train_precision(config) == ZR_PRECISION_FP16)
         return "--compress activations requires fp32 or bf16: no loss scale is chosen for packed gradients";
     if (config->backend == ZR_TRAIN_CUDA && !on_gpu(config))
-        return "--compress requires --backend host for powersgd, topk, onebit at stage 0, sdp4bit, "
+        return "--compress requires --backend host for powersgd, topk, zerone, onebit at stage 0, sdp4bit, "
                "parameters:difference, activations and --compress-check: no kernels of a GPU compute them";
     if (config->prove)
         return "--compress changes losses and cannot be used with --prove; leave one of the two out";
@@ -363,7 +392,7 @@ const char *zr_compress_conflict(const struct zr_train_config *config)
         return "--compress requires several data ranks, which send parameters and gradients";
     if ((config->stage == 0 && !at_stage_0(&config->compression)) || config->stage == ZR_STAGE_AUTO)
         return "--compress requires --stage 1, 2 or 3, where each rank updates a shard; or gradients:onebit, "
-               "powersgd or topk";
+               "zerone, powersgd or topk";
     unsigned shards = zr_train_shards(config), node = config->node_ranks;
     if (config->nodes_are_hosts && data_ranks_of_host(config) == 0)
         return "--compress takes hosts as nodes, but the ranks of this host do not divide the data ranks into equal "

@@ -134,7 +134,7 @@ static const struct config_key keys[] = {
     {"data_types", KEY_OBJECT, NULL, 0, NULL},
     {"data_types.grad_accum_dtype", KEY_WORD, "fp32", 0, NULL},
     {"optimizer", KEY_OBJECT, NULL, 0, NULL},
-    {"optimizer.type", KEY_WORD, "--optimizer, as AdamW; or OneBitAdam", 0, NULL},
+    {"optimizer.type", KEY_WORD, "--optimizer, as AdamW; OneBitAdam or ZeroOneAdam", 0, NULL},
     {"optimizer.legacy_fusion", KEY_PASSED, NULL, 0, NULL},
     {"optimizer.params", KEY_OBJECT, NULL, 0, NULL},
     {"optimizer.params.lr", KEY_FLAG, "lr", 0, NULL},
@@ -150,6 +150,10 @@ static const struct config_key keys[] = {
     {"optimizer.params.max_grad_norm", KEY_LATER, "give gradient_clipping instead, as DeepSpeed asks", 0,
      NULL},
     {"optimizer.params.freeze_step", KEY_FLAG, "compress-warmup", 0, NULL},
+    {"optimizer.params.var_freeze_step", KEY_FLAG, "compress-warmup", 0, NULL},
+    {"optimizer.params.var_update_scaler", KEY_FLAG, "zerone-variance", 0, NULL},
+    {"optimizer.params.local_step_scaler", KEY_FLAG, "zerone-local", 0, NULL},
+    {"optimizer.params.local_step_clipper", KEY_FLAG, "zerone-interval", 0, NULL},
     {"optimizer.params.cuda_aware", KEY_PASSED, NULL, 0, NULL},
     {"optimizer.params.comm_backend_name", KEY_PASSED, NULL, 0, NULL},
     {"optimizer.params.torch_adam", KEY_PASSED, NULL, 0, NULL},
@@ -552,8 +556,19 @@ static void read_optimizer(struct reader *reader)
                    {"optimizer.params.eps", ZR_NUMBER_EPSILON},
                    {"optimizer.params.momentum", ZR_NUMBER_MOMENTUM}};
     static const char *const of_adam[] = {"optimizer.params.adam_w_mode", NULL};
-    static const char *const of_onebit[] = {"optimizer.params.freeze_step", "optimizer.params.cuda_aware",
-                                            "optimizer.params.comm_backend_name", NULL};
+    static const char *const of_signs[] = {"optimizer.params.cuda_aware",
+                                           "optimizer.params.comm_backend_name", NULL};
+    /* Optimizers that send signs: their keys, the options, and DeepSpeed's defaults. */
+    static const struct {
+        const char *name, *compress, *keys[5], *options[4], *fallbacks[4];
+    } signs[] = {
+        {"onebitadam", "gradients:onebit", {"optimizer.params.freeze_step"}, {"compress-warmup"}, {"100000"}},
+        {"zerooneadam",
+         "gradients:zerone",
+         {"optimizer.params.var_freeze_step", "optimizer.params.var_update_scaler",
+          "optimizer.params.local_step_scaler", "optimizer.params.local_step_clipper"},
+         {"compress-warmup", "zerone-variance", "zerone-local", "zerone-interval"},
+         {"100000", "16", "32678", "16"}}};
     static const char *const of_sgd[] = {"optimizer.params.dampening", "optimizer.params.nesterov", NULL};
     const char *type = json_string_value(get(reader, "optimizer.type"));
     char name[32] = "";
@@ -567,18 +582,27 @@ static void read_optimizer(struct reader *reader)
     }
     for (size_t i = 0; type[i] && i + 1 < sizeof name; i++)
         name[i] = (char)(type[i] >= 'A' && type[i] <= 'Z' ? type[i] - 'A' + 'a' : type[i]);
-    bool onebit = strcmp(name, "onebitadam") == 0, adam = onebit || strcmp(name, "adam") == 0;
+    bool by_signs = false, adam = strcmp(name, "adam") == 0;
+    for (unsigned i = 0; i < sizeof signs / sizeof *signs; i++)
+        by_signs |= strcmp(name, signs[i].name) == 0;
+    adam |= by_signs;
     if (!adam && !is_optimizer(name)) {
         refuse(reader, "optimizer.type", "'%.60s' is not supported; give Adam or one of " ZR_OPTIMIZER_NAMES,
                type);
         return;
     }
     store(reader, "optimizer.type", "optimizer", adam ? "adamw" : name);
-    if (!onebit)
-        check_absent(reader, type, of_onebit);
-    else if (store(reader, "optimizer.type", "compress", "gradients:onebit") == ZR_OK &&
-             !get(reader, of_onebit[0]))
-        assume(reader, "compress-warmup", "100000"); /* DeepSpeed's default */
+    if (!by_signs)
+        check_absent(reader, type, of_signs);
+    for (unsigned i = 0; i < sizeof signs / sizeof *signs; i++) {
+        bool given = strcmp(name, signs[i].name) == 0 &&
+                     store(reader, "optimizer.type", "compress", signs[i].compress) == ZR_OK;
+        if (strcmp(name, signs[i].name) != 0)
+            check_absent(reader, type, signs[i].keys);
+        for (unsigned k = 0; given && signs[i].keys[k]; k++)
+            if (!get(reader, signs[i].keys[k]))
+                assume(reader, signs[i].options[k], signs[i].fallbacks[k]);
+    }
     const struct zr_optimizer *optimizer = zr_optimizer_of(reader->config->optimizer.kind);
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
         if (!optimizer->numbers[numbers[i].number].taken)

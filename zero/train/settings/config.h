@@ -32,8 +32,9 @@ zr_result zr_config_read(const char *path, struct zr_train_config *config, struc
 /* After the command line: what neither it nor the file gives has DeepSpeed's default. */
 void zr_config_assume(struct zr_config_rest *rest, struct zr_train_config *config);
 
-/* After zr_config_assume() and zr_optimizer_resolve(): computes missing factors of train_batch_size = batch * accumulate * data ranks and
- * checks the product; computes learning rates that are ratios; without --tp ignores partition_activations. */
+/* After zr_config_assume() and zr_optimizer_resolve(): computes missing factors of train_batch_size = batch *
+ * accumulate * data ranks and checks the product; computes learning rates that are ratios; without --tp
+ * ignores partition_activations. */
 zr_result zr_config_resolve(struct zr_config_rest *rest, struct zr_train_config *config);
 
 /* Prints what was passed over, reduced, left to options, and assumed. Called after all settings are

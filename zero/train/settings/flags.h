@@ -67,6 +67,8 @@ static inline bool zr_flag_repeats(const struct zr_flag *flag)
 }
 /* Whether the command line has the option. */
 bool zr_flag_given(const struct zr_train_config *config, const char *name);
+/* Whether the command line or the file of --config has the option. */
+bool zr_flag_set(const struct zr_train_config *config, const char *name);
 /* Whether the command line has an option that requires a pipeline. */
 bool zr_pipeline_flag_given(const struct zr_train_config *config);
 
@@ -93,8 +95,8 @@ int zr_compress_store(const struct zr_flag *flag, struct zr_train_config *config
 /* Leaves out what the file of --config compresses where it has no effect: with one data rank, at stage 0, for
  * nodes of one rank or of all. Else a node size in the file is --compress hpz at stage 3. */
 void zr_compress_read_file(struct zr_train_config *config);
-/* Sets the defaults of --compress-warmup and --compress-check; `warms`, `checks`: they are given. */
-void zr_compress_resolve(struct zr_train_config *config, bool warms, bool checks);
+/* Sets the defaults of --compress-warmup, --compress-check and --zerone-local. */
+void zr_compress_resolve(struct zr_train_config *config);
 /* Takes hosts as nodes if MPI ranks on several hosts compress without --node-size. */
 void zr_compress_take_hosts(struct zr_train_config *config);
 /* Message about settings that --compress excludes; NULL: none. */

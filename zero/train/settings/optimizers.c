@@ -12,12 +12,6 @@ static float *number_of(struct zr_optimizer_options *options, const struct zr_op
     return (float *)((char *)options + number->offset);
 }
 
-static bool is_set(const struct zr_train_config *config, const char *option)
-{
-    const size_t at = zr_flag_index(zr_flag_find(option));
-    return config->given[at] || config->filed[at];
-}
-
 /* Words of a list, the last one after `last`. */
 struct list {
     struct zr_text *text;
@@ -45,14 +39,14 @@ void zr_optimizer_resolve(struct zr_train_config *config)
 {
     const struct zr_optimizer *optimizer = zr_optimizer_of(config->optimizer.kind);
     struct zr_parameter_group *groups = config->optimizer.groups;
-    if (!is_set(config, "lr"))
+    if (!zr_flag_set(config, "lr"))
         config->rate = optimizer->rate;
     for (unsigned n = 0; n < ZR_NUMBERS_COUNT; n++)
-        if (!zr_optimizer_numbers[n].option || !is_set(config, zr_optimizer_numbers[n].option))
+        if (!zr_optimizer_numbers[n].option || !zr_flag_set(config, zr_optimizer_numbers[n].option))
             *number_of(&config->optimizer, &zr_optimizer_numbers[n]) = optimizer->numbers[n].fallback;
-    if (zr_compression_is_by(&config->compression, ZR_METHOD_ONEBIT) && !is_set(config, "beta2"))
+    if (zr_compression_sends_signs(&config->compression) && !zr_flag_set(config, "beta2"))
         config->optimizer.beta2 = 0.999f; /* as in 1-bit Adam: the variance stays */
-    zr_compress_resolve(config, is_set(config, "compress-warmup"), is_set(config, "compress-check"));
+    zr_compress_resolve(config);
     config->optimizer.groups_count = ZR_TRANSFORMER_GROUPS_COUNT; /* the table of options sets other rates */
     groups[ZR_GROUP_MATRICES].rate_factor = 1;
     groups[ZR_GROUP_MATRICES].decay_factor = 1;

@@ -41,6 +41,8 @@ unsigned zr_train_highest_stage(const struct zr_train_config *config)
         config->reduce == ZR_REDUCE_ONCE || zr_compression_is_by(&config->compression, ZR_METHOD_ONEBIT);
     if (config->offload_parameters != ZR_TIER_NONE)
         return 3;
+    if (zr_compression_is_by(&config->compression, ZR_METHOD_ZERONE))
+        return 0;
     return zr_train_shards(config) == 1 ? 0 : once ? 1 : zr_pipeline_is_asynchronous(&pipeline) ? 2 : 3;
 }
 

@@ -32,6 +32,12 @@ bool zr_flag_given(const struct zr_train_config *config, const char *name)
     return flag && config->given[zr_flag_index(flag)];
 }
 
+bool zr_flag_set(const struct zr_train_config *config, const char *name)
+{
+    const struct zr_flag *flag = zr_flag_find(name);
+    return zr_flag_given(config, name) || config->filed[zr_flag_index(flag)];
+}
+
 static bool scales_loss(const struct zr_train_config *config)
 {
     static const char *const names[] = {"loss-scale", "loss-scale-power", "loss-scale-window",
@@ -225,7 +231,7 @@ static const char *noise_conflict(const struct zr_train_config *config)
                ? "--noise-scale cannot be combined with --sequence-parallel, nor with --tp if the model has norms "
                  "of heads: a rank has parts of the gradients of norms"
            : zr_compression_keeps_errors(&config->compression)
-               ? "--noise-scale cannot be combined with --compress gradients:onebit, powersgd or topk: what is sent "
+               ? "--noise-scale cannot be combined with --compress gradients:onebit, zerone, powersgd or topk: what is sent "
                  "has errors of earlier gradients"
            : config->delayed_update
                ? "--noise-scale cannot be combined with --delayed-update; leave one of the two out"
