@@ -59,6 +59,8 @@ enum zr_action_kind {
     ZR_ACTION_HAND_OVER,   /* start the thread of a delayed update */
     ZR_ACTION_AWAIT,       /* wait for speculative updates of state in a file */
     ZR_ACTION_UNDO,        /* undo speculative updates that assumed other arguments */
+    ZR_ACTION_EXCHANGE,    /* start to average a fragment's outer gradients over groups, see outer.h */
+    ZR_ACTION_MERGE,       /* synchronise a fragment */
     ZR_ACTION_KINDS
 };
 const char *zr_action_kind_name(enum zr_action_kind kind); /* "load", "gather", .. */

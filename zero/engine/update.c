@@ -114,6 +114,13 @@ zr_result zr_engine_round_masters(struct zr_engine *engine, size_t unit)
     return result == ZR_OK ? given : result;
 }
 
+zr_result zr_engine_publish_masters(struct zr_engine *engine, size_t unit)
+{
+    zr_result result = zr_engine_round_masters(engine, unit);
+    return result == ZR_OK && zr_engine_gathers_new(engine, unit) ? zr_engine_all_gather_parameters(engine, unit)
+                                                                  : result;
+}
+
 /* ---- The update ---------------------------------------------------------------------------------------- */
 
 struct zr_engine_update zr_engine_update_of(const struct zr_engine *engine, float rate, float gradient_scale)
@@ -196,13 +203,12 @@ static zr_result update_window(struct zr_engine_run *run, size_t unit, const str
         if (p->needs_whole && run->prepared.squares)
             call.sums = (struct zr_tensor_sums){run->prepared.row_means + i, run->prepared.squares + 2 * i,
                                                 engine->world, 2 * u->parameters_count};
-        for (unsigned s = 0; s < optimizer->slots_count; s++)
+        const unsigned used = optimizer->slots_count - optimizer->kept_count;
+        for (unsigned s = 0; s < used; s++)
             call.slots[s] = zr_owned_slot(engine, p, owned, s, skip);
-        float *average = NULL;
-        if (optimizer->keeps_average) {
-            average = call.slots[optimizer->slots_count - 1];
-            call.slots[optimizer->slots_count - 1] = NULL;
-        }
+        float *average = optimizer->kept_count == ZR_KEEPS_AVERAGE
+                             ? zr_owned_slot(engine, p, owned, used, skip)
+                             : NULL;
         if (window->values.at)
             call.parameter = zr_numbers_at(window->values, at);
         result = clear_between(engine, compute, window, done, at);

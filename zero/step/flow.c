@@ -97,7 +97,7 @@ bool zr_flow_reads_oldest(const zr_trainer *trainer, const struct zr_action *act
 
 bool zr_trainer_is_drained(const zr_trainer *trainer)
 {
-    return trainer && trainer->flow.following == 0;
+    return trainer && trainer->flow.following == 0 && !trainer->engine->outer.pending;
 }
 
 void zr_trainer_expect_steps(zr_trainer *trainer, unsigned steps)

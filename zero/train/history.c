@@ -222,6 +222,7 @@ void zr_history_measure(const struct zr_history *history, struct zr_rank_report 
     measure_host_tier(history, report);
     measure_file(history, report);
     zr_spill_get_report(rank, &report->spill);
+    zr_outer_get_report(rank->state.engine, &report->outer);
     report->sent_elements_per_step = history->sent_elements_per_step;
     report->sent_bytes_per_step = history->sent_bytes_per_step;
     report->received_bytes_per_step = history->received_bytes_per_step;

@@ -91,7 +91,7 @@ static void print_model(struct zr_text_page *page, const struct zr_train_config 
     }
     if (zr_train_compresses(config)) {
         zr_text_print(&page->text, "ranks send packed");
-        zr_compress_print(&page->text, &config->compression);
+        zr_compress_print(&page->text, config);
         if (zr_compression_keeps_errors(&config->compression) && config->compress_warmup > 0)
             zr_text_print(&page->text,
                           zr_compression_is_by(&config->compression, ZR_METHOD_LARGEST)
@@ -219,7 +219,7 @@ zr_result zr_report_plan(const struct zr_train_config *config, uint64_t paramete
                       zr_number_bytes(number[0], bytes), zr_number_grouped(number[1], bytes),
                       tag_description(tag));
         if (tag == ZR_TAG_OPTIMIZER)
-            zr_optimizer_state_words(&page.text, &config->optimizer);
+            zr_optimizer_state_words(&page.text, config);
         zr_text_print(&page.text, "\n");
     }
     zr_text_print(&page.text, "  %-11s %10s  %18s  at the peak of a step\n", "total",
