@@ -276,12 +276,17 @@ uint64_t zr_outer_bytes(const struct zr_engine *engine)
 void zr_outer_get_report(const struct zr_engine *engine, struct zr_outer_report *out)
 {
     struct zr_comm_counters counters;
+    uint64_t elements = 0;
     *out = (struct zr_outer_report){0};
     if (!engine->outer.units)
         return;
+    for (size_t u = 0; u < engine->layout.units_count; u++)
+        elements += engine->outer.units[u].shard;
     zr_comm_counters_get(engine->options.outer.comm, &counters);
     *out = (struct zr_outer_report){.merges = engine->outer.merges,
                                     .round_bytes = zr_outer_bytes(engine),
+                                    .step_bytes = 2 * (uint64_t)(groups_of(engine) - 1) * elements *
+                                                  zr_precision_bytes(engine->options.precision),
                                     .planned_bytes = engine->outer.planned_bytes,
                                     .sent_bytes = counters.sent_bytes,
                                     .received_bytes = counters.received_bytes};

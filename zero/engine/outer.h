@@ -46,14 +46,15 @@ zr_result zr_outer_exchange(struct zr_engine *engine);
 zr_result zr_outer_merge(struct zr_engine *engine);
 
 /* Bytes that this rank sends while each unit is synchronised once: 2 (G - 1) / G of its masters in fp32, or as
- * many packed numbers, each unit padded to G equal parts. */
+ * many packed numbers, each unit padded to G equal parts. 0 without groups. */
 uint64_t zr_outer_bytes(const struct zr_engine *engine);
 
 struct zr_outer_report {
-    uint64_t merges;                            /* of fragments */
-    uint64_t round_bytes;                       /* zr_outer_bytes() */
-    uint64_t planned_bytes;                     /* of the exchanges so far */
-    uint64_t sent_bytes, received_bytes;        /* counted by the communicator */
+    uint64_t merges;                     /* of fragments */
+    uint64_t round_bytes;                /* zr_outer_bytes() */
+    uint64_t step_bytes;                 /* that sums of gradients over groups in each step would send per step */
+    uint64_t planned_bytes;              /* of the exchanges so far */
+    uint64_t sent_bytes, received_bytes; /* counted by the communicator */
 };
 /* Zeros without groups. */
 void zr_outer_get_report(const struct zr_engine *engine, struct zr_outer_report *out);

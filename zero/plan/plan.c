@@ -320,7 +320,7 @@ static void note(struct zr_byte_plan *out, const struct rehearsal *rehearsal,
         rehearsal->sent_by_step.elements + left_out(rehearsal) * rehearsal->sent_by_middle.elements;
     out->sent_bytes_per_step =
         rehearsal->sent_by_step.bytes + left_out(rehearsal) * rehearsal->sent_by_middle.bytes;
-    out->outer_sent_bytes = zr_outer_bytes(rehearsal->state.engine);
+    zr_outer_get_report(rehearsal->state.engine, &out->outer);
     out->check_sent_bytes = zr_meter_bytes(rehearsal->state.engine);
     out->host_moved_bytes_per_step =
         rehearsal->moved_by_step + left_out(rehearsal) * rehearsal->moved_by_middle;

@@ -4,6 +4,7 @@
 #define ZR_BYTE_PLAN_H
 
 #include "defrag/zr_defrag.h"
+#include "zero/engine/outer.h"
 #include "zero/model/transformer.h"
 #include "zero/plan/reservations.h"
 
@@ -56,7 +57,7 @@ struct zr_byte_plan {
      * saves. */
     uint64_t whole_parameters, whole_gradients;
     uint64_t sent_elements_per_step, sent_bytes_per_step;
-    uint64_t outer_sent_bytes; /* by a rank while each unit is synchronised once, see zero/engine/outer.h */
+    struct zr_outer_report outer; /* exchanges of groups, which are not in sent_bytes_per_step */
     uint64_t check_sent_bytes; /* at most, by a rank in a check of compression; not in sent_bytes_per_step */
     /* Values of the host tier. */
     size_t host_peak_by_tag_bytes[ZR_TAG_COUNT], host_bytes;

@@ -662,6 +662,7 @@ static zr_result run(struct loop *loop, struct zr_local_world *local, unsigned r
         say_products(loop);
         zr_card_say_memory(&loop->rank);
         zr_progress_start(&loop->progress, resumed, config->steps);
+        loop->progress.exchange_steps = config->outer.period / config->outer.fragments;
     }
     result = zr_prove_open(&loop->prove, &loop->rank);
     if (result == ZR_OK)

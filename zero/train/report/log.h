@@ -95,6 +95,7 @@ struct zr_progress {
     bool unshown;           /* not yet printed on a plain line */
     uint64_t save_step;     /* the next save is after this step or earlier; 0: none */
     uint64_t save_ns;       /* or from this time on; 0: none */
+    uint64_t exchange_steps; /* between exchanges of groups; 0: none */
     bool open;              /* a live line is on the terminal */
     const char *noun;       /* of plain lines, before the number: "step" */
 };

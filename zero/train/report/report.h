@@ -62,7 +62,7 @@ struct zr_rank_report {
     size_t stranded_bytes;                                  /* at the end of the run */
     uint64_t sent_elements_per_step, planned_sent_bytes, sent_bytes_per_step, received_bytes_per_step;
     uint64_t planned_check_bytes; /* see struct zr_byte_plan */
-    struct zr_outer_report outer; /* before the run only its round_bytes */
+    struct zr_outer_report outer; /* before the run only its round_bytes and step_bytes */
     uint64_t driver_calls_last_step;
     uint64_t host_waits_last_step; /* waits for a GPU between the first operation of the step and its end */
     uint64_t graph_steps;          /* steps launched as a graph */
