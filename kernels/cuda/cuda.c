@@ -42,9 +42,9 @@ enum { ROW_NORMS_COUNT = 6 };
             f(rotary_table) f(softmax_merge) f(weigh_gradients) f(fp8_max) f(fp8_round) f(update_adamw8)     \
                 f(block8_read) f(block8_write) f(factor_rows) f(factor_columns) f(factor_move)               \
                     f(factor_mean) f(factor_squares) f(update_factored) f(muon_direction) f(muon_normalize)  \
-                        f(muon_polynomial) f(apply_direction) f(average) f(outer_step) f(pack_onebit) f(pack_int8)         \
-                            f(pack_int4) f(pack_int4_rotated) f(pack_mxfp8) f(unpack_onebit) f(unpack_int8)  \
-                                f(unpack_int4) f(unpack_int4_rotated) f(unpack_mxfp8)
+                        f(muon_polynomial) f(apply_direction) f(average) f(outer_step) f(pack_onebit)        \
+                            f(pack_int8) f(pack_int4) f(pack_int4_rotated) f(pack_mxfp8) f(unpack_onebit)    \
+                                f(unpack_int8) f(unpack_int4) f(unpack_int4_rotated) f(unpack_mxfp8)
 
 enum kernel {
 #define NUMBER(name) KERNEL_##name,

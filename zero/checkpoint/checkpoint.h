@@ -36,12 +36,13 @@ struct zr_checkpoint_origin {
 };
 
 struct zr_checkpoint {
-    const char *folder; /* --save DIR; to resume, DIR or DIR/step-00000100 */
-    zr_engine *engine;  /* borrowed, like all pointers below */
-    zr_comm *comm;          /* all ranks */
-    zr_comm *group_comm;    /* all ranks with the engine's model; NULL: `comm` */
-    unsigned group, groups; /* number of this rank's group, and of all groups; 0 groups: 1. When resuming another
-                             * number is allowed: group g goes on with the state of group g modulo theirs */
+    const char *folder;  /* --save DIR; to resume, DIR or DIR/step-00000100 */
+    zr_engine *engine;   /* borrowed, like all pointers below */
+    zr_comm *comm;       /* all ranks */
+    zr_comm *group_comm; /* all ranks with the engine's model; NULL: `comm` */
+    unsigned group,
+        groups; /* number of this rank's group, and of all groups; 0 groups: 1. When resuming another
+                 * number is allowed: group g goes on with the state of group g modulo theirs */
     struct zr_shape shape; /* batch and recompute are recorded, and may differ when resuming */
     uint64_t seed;
     unsigned stage;

@@ -63,8 +63,8 @@ struct zr_whole {
                                          * engine has whole tensors */
 };
 
-/* `comm` has all ranks with the engine's model. Records are in the engine's host arena until zr_whole_close(), which is
- * also required after a failure. */
+/* `comm` has all ranks with the engine's model. Records are in the engine's host arena until
+ * zr_whole_close(), which is also required after a failure. */
 zr_result zr_whole_open(struct zr_whole *out, zr_engine *engine, const struct zr_shape *shape, zr_comm *comm);
 void zr_whole_close(struct zr_whole *whole);
 

@@ -227,8 +227,8 @@ static zr_result check_optimizer(const struct load *load, json_t *root, const ch
     const bool anchor = load->checkpoint->groups > 1;
     if ((json_object_get(root, ZR_CHECKPOINT_GROUPS) != NULL) != anchor)
         return zr_fail(ZR_ERR_FORMAT,
-                       "'%s' was saved %s --outer; resume %s it, or export the model and resume the file", name,
-                       anchor ? "without" : "with", anchor ? "without" : "with");
+                       "'%s' was saved %s --outer; resume %s it, or export the model and resume the file",
+                       name, anchor ? "without" : "with", anchor ? "without" : "with");
     bool average = load->checkpoint->engine->optimizer->kept_count == ZR_KEEPS_AVERAGE;
     if (json_is_true(json_object_get(root, "average")) != average)
         return zr_fail(ZR_ERR_FORMAT, "'%s' was saved %s --ema; resume %s it", name,
@@ -537,7 +537,8 @@ static zr_result read_state(const struct load *load)
     struct zr_whole whole = {.given = NULL};
     const struct zr_checkpoint *checkpoint = load->checkpoint;
     if (!result)
-        result = zr_whole_open(&whole, checkpoint->engine, &checkpoint->shape, zr_checkpoint_group(checkpoint));
+        result =
+            zr_whole_open(&whole, checkpoint->engine, &checkpoint->shape, zr_checkpoint_group(checkpoint));
     result = zr_comm_all_status(checkpoint->comm, result);
     zr_meter_resume(checkpoint->engine, load->full_since); /* before parameters are gathered */
     if (!result)

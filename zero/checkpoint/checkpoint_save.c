@@ -24,8 +24,8 @@ enum { MANIFEST_ROOM = 16384 };
 struct save {
     const struct zr_checkpoint *checkpoint;
     uint64_t step;
-    uint64_t state_checksum; /* of this rank's group */
-    uint64_t checksums[ZR_MAX_WORLD]; /* of each rank's */
+    uint64_t state_checksum;               /* of this rank's group */
+    uint64_t checksums[ZR_MAX_WORLD];      /* of each rank's */
     char partial[ZR_CHECKPOINT_PATH_ROOM]; /* FOLDER/.step-00000100.partial */
     char final[ZR_CHECKPOINT_PATH_ROOM];
     char state[ZR_CHECKPOINT_PATH_ROOM]; /* within `partial` */
@@ -140,14 +140,16 @@ static json_t *manifest_of(const struct save *save)
         "seed", (json_int_t)checkpoint->seed, "world_size", (int)world, "tensor_ranks", (int)tensor,
         "pipeline_ranks", (int)stages, "context_ranks", (int)zr_shape_context(shape), "stage",
         (int)checkpoint->stage, "parameters", (json_int_t)zr_engine_elements(checkpoint->engine), "optimizer",
-        checkpoint->engine->optimizer->name, "average", (int)(checkpoint->engine->optimizer->kept_count == ZR_KEEPS_AVERAGE),
-        "accumulate", (int)checkpoint->micro_batches, "step_tokens", (json_int_t)step_tokens, "data_order",
+        checkpoint->engine->optimizer->name, "average",
+        (int)(checkpoint->engine->optimizer->kept_count == ZR_KEEPS_AVERAGE), "accumulate",
+        (int)checkpoint->micro_batches, "step_tokens", (json_int_t)step_tokens, "data_order",
         (json_int_t)checkpoint->course.data_order, "course", course_of(&checkpoint->course), "precision",
         zr_precision_name(zr_engine_precision(checkpoint->engine)), "updates",
         (json_int_t)zr_engine_steps_done(checkpoint->engine), "shape", shape_of(save),
         ZR_CHECKPOINT_FULL_PRECISION, ended_of(checkpoint->engine), ZR_CHECKPOINT_ERRORS,
-        (int)zr_errors_exist(checkpoint->engine), ZR_CHECKPOINT_GROUPS, groups_of(save), "state", "file", ZR_CHECKPOINT_STATE, "bytes",
-        (json_int_t)zr_state_bytes(checkpoint->engine, save->whole.given), "checksum", checksum);
+        (int)zr_errors_exist(checkpoint->engine), ZR_CHECKPOINT_GROUPS, groups_of(save), "state", "file",
+        ZR_CHECKPOINT_STATE, "bytes", (json_int_t)zr_state_bytes(checkpoint->engine, save->whole.given),
+        "checksum", checksum);
 }
 
 /* json_dump_callback_t */
@@ -326,11 +328,10 @@ static zr_result save_start(struct save *save)
         result =
             zr_path_join(save->final, sizeof save->final, &(struct zr_path_parts){checkpoint->folder, name});
     if (!result)
-        result = zr_path_join(save->state, sizeof save->state,
-                              &(struct zr_path_parts){save->partial, state});
+        result = zr_path_join(save->state, sizeof save->state, &(struct zr_path_parts){save->partial, state});
     if (!result)
-        result =
-            zr_whole_open(&save->whole, checkpoint->engine, &checkpoint->shape, zr_checkpoint_group(checkpoint));
+        result = zr_whole_open(&save->whole, checkpoint->engine, &checkpoint->shape,
+                               zr_checkpoint_group(checkpoint));
     return !result && zr_comm_rank(checkpoint->comm) == 0 ? prepare_folder(save) : result;
 }
 

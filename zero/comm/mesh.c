@@ -75,9 +75,9 @@ zr_result zr_mesh_open(struct zr_mesh *out, zr_comm *world, struct zr_mesh_shape
 
 zr_result zr_mesh_close(struct zr_mesh *mesh)
 {
-    zr_comm *const opened[] = {mesh->pipeline, mesh->ring, mesh->tensor,
-                               mesh->data == mesh->group ? NULL : mesh->data, mesh->outer,
-                               mesh->group == mesh->world ? NULL : mesh->group};
+    zr_comm *const opened[] = {mesh->pipeline, mesh->ring,
+                               mesh->tensor,   mesh->data == mesh->group ? NULL : mesh->data,
+                               mesh->outer,    mesh->group == mesh->world ? NULL : mesh->group};
     zr_result result = ZR_OK;
     for (size_t i = 0; i < sizeof opened / sizeof *opened; i++) {
         zr_result closed = zr_comm_destroy(opened[i]);

@@ -4,8 +4,8 @@
  * tensor group holds parts of the same tensors and sees the same tokens. A ring of context ranks holds the
  * same parts and divides the tokens of each sequence. Rings see different batches; ZeRO shards and sums of
  * gradients run over all ranks of all rings with the same parts. A pipeline group holds different layers, and
- * the same batch passes through them. Groups train apart, each on a mesh of its own, and now and then exchange
- * what they have learned (zero/engine/outer.h). */
+ * the same batch passes through them. Groups train apart, each on a mesh of its own, and now and then
+ * exchange what they have learned (zero/engine/outer.h). */
 #ifndef ZR_MESH_H
 #define ZR_MESH_H
 
@@ -43,7 +43,8 @@ struct zr_mesh_place {
 };
 static inline struct zr_mesh_place zr_mesh_place_of(struct zr_mesh_shape shape, unsigned rank)
 {
-    unsigned shard = rank / shape.tensor % zr_mesh_shards(shape), in_group = rank % zr_mesh_group_ranks(shape);
+    unsigned shard = rank / shape.tensor % zr_mesh_shards(shape),
+             in_group = rank % zr_mesh_group_ranks(shape);
     return (struct zr_mesh_place){.data = shard / zr_mesh_context(shape),
                                   .tensor = rank % shape.tensor,
                                   .pipeline = in_group / (shape.tensor * zr_mesh_shards(shape)),

@@ -44,8 +44,10 @@ zr_result zr_engine_exchange_average(zr_engine *engine)
 {
     zr_result result = zr_engine_check_call(engine, __func__, engine);
     if (result == ZR_OK && engine->optimizer->kept_count == 0)
-        result =
-            zr_fail(ZR_ERR_INVALID, "%s(): the engine has neither an average nor groups; set optimizer.average_decay or outer", __func__);
+        result = zr_fail(
+            ZR_ERR_INVALID,
+            "%s(): the engine has neither an average nor groups; set optimizer.average_decay or outer",
+            __func__);
     if (result == ZR_OK)
         result = zr_engine_check_between_steps(engine, __func__);
     if (result == ZR_OK)

@@ -316,10 +316,10 @@ static zr_result keep_options(struct zr_engine *engine, const struct zr_engine_o
 {
     struct zr_optimizer_options *optimizer = &engine->options.optimizer;
     engine->options = *options;
-    engine->optimizer = zr_optimizer_with(&options->optimizer, options->outer.period > 0 ? ZR_KEEPS_ANCHOR
-                                                               : options->optimizer.average_decay > 0
-                                                                   ? ZR_KEEPS_AVERAGE
-                                                                   : ZR_KEEPS_NOTHING);
+    engine->optimizer =
+        zr_optimizer_with(&options->optimizer, options->outer.period > 0              ? ZR_KEEPS_ANCHOR
+                                               : options->optimizer.average_decay > 0 ? ZR_KEEPS_AVERAGE
+                                                                                      : ZR_KEEPS_NOTHING);
     if (options->outer.fragments == 0)
         engine->options.outer.fragments = 1;
     engine->simulated = !options->kernels->executes;

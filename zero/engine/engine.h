@@ -494,8 +494,7 @@ static inline float *zr_owned_floats(const struct zr_engine *engine, const struc
                                      const struct zr_owned *owned, unsigned slot, size_t skip)
 {
     const struct zr_optimizer *optimizer = engine->layout.units[tensor->parameter.unit].optimizer;
-    return slot < optimizer->slots_count - optimizer->kept_count &&
-                   zr_slot_is_plain(&optimizer->slots[slot])
+    return slot < optimizer->slots_count - optimizer->kept_count && zr_slot_is_plain(&optimizer->slots[slot])
                ? zr_owned_slot(engine, tensor, owned, slot, skip)
                : NULL;
 }

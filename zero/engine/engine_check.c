@@ -390,13 +390,15 @@ static zr_result check_outer(const struct zr_engine_options *options)
     if (!o->comm || (unsigned)o->packing >= ZR_PACKINGS_COUNT)
         return zr_fail(ZR_ERR_INVALID, "outer requires a communicator of the groups, and a packing or none");
     if (fragments > ZR_OUTER_FRAGMENTS_MAX || o->period % fragments != 0 || o->delay >= o->period / fragments)
-        return zr_fail(ZR_ERR_INVALID,
-                       "outer: %u fragments must divide %u steps, at most %d, and the delay of %u must be below "
-                       "the quotient",
-                       fragments, o->period, ZR_OUTER_FRAGMENTS_MAX, o->delay);
+        return zr_fail(
+            ZR_ERR_INVALID,
+            "outer: %u fragments must divide %u steps, at most %d, and the delay of %u must be below "
+            "the quotient",
+            fragments, o->period, ZR_OUTER_FRAGMENTS_MAX, o->delay);
     if (fragments > 1 && options->pipeline)
-        return zr_fail(ZR_ERR_INVALID, "outer.fragments requires 1 with a pipeline, whose ranks share tensors of "
-                                       "different units");
+        return zr_fail(ZR_ERR_INVALID,
+                       "outer.fragments requires 1 with a pipeline, whose ranks share tensors of "
+                       "different units");
     if (options->precision == ZR_PRECISION_FP16)
         return zr_fail(ZR_ERR_INVALID, "outer requires fp32 or bf16: in fp16 groups skip different steps");
     if (options->optimizer.average_decay > 0 || options->offload.delayed || options->stashed_versions > 0)

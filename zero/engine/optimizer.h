@@ -10,9 +10,9 @@
 
 enum { ZR_SLOTS_MAX = 5 };
 
-/* What an optimizer's state has in its last slots, which updates of the optimizer do not use: nothing; the moving
- * average of zr_optimizer_options.average_decay; the parameters of the last synchronisation of groups and the
- * outer momentum, see outer.h. The number of slots is the value. */
+/* What an optimizer's state has in its last slots, which updates of the optimizer do not use: nothing; the
+ * moving average of zr_optimizer_options.average_decay; the parameters of the last synchronisation of groups
+ * and the outer momentum, see outer.h. The number of slots is the value. */
 enum zr_keeps { ZR_KEEPS_NOTHING = 0, ZR_KEEPS_AVERAGE, ZR_KEEPS_ANCHOR, ZR_KEEPS_COUNT };
 
 /* Numbers of struct zr_optimizer_options that an optimizer may take. */
@@ -89,7 +89,7 @@ struct zr_optimizer {
     bool wide_heads; /* zr-train's group of heads has wide_state */
     unsigned slots_count;
     struct zr_optimizer_slot slots[ZR_SLOTS_MAX];
-    unsigned kept_count; /* last slots: a value of enum zr_keeps */
+    unsigned kept_count;                 /* last slots: a value of enum zr_keeps */
     const struct zr_optimizer *wide;     /* of units with a tensor whose group has wide_state; NULL: itself */
     const struct zr_optimizer *averaged; /* with a momentum_factor above 0; NULL: itself */
     /* Why tensors must be whole on a rank / an update cannot run before the norm is known, as a verb and its

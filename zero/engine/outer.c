@@ -121,12 +121,11 @@ static zr_result send(struct zr_engine *engine, size_t unit)
     zr_comm *comm = engine->options.outer.comm;
     float *buffer = engine->outer.pool + own->at, mean = 1.0f / (float)groups_of(engine);
     if (!packs(engine))
-        return zr_comm_all_reduce(comm,
-                                  &(struct zr_all_reduce){.buffer = buffer,
-                                                          .shard_elements = own->shard,
-                                                          .scale = mean,
-                                                          .label = ZR_COMM_LABEL_NONE},
-                                  &own->ticket);
+        return zr_comm_all_reduce(
+            comm,
+            &(struct zr_all_reduce){
+                .buffer = buffer, .shard_elements = own->shard, .scale = mean, .label = ZR_COMM_LABEL_NONE},
+            &own->ticket);
     const struct zr_numbers all = {buffer, ZR_PRECISION_FP32},
                             mine = {buffer + zr_comm_rank(comm) * own->shard, ZR_PRECISION_FP32};
     own->sum = (struct zr_compressed){.packing = engine->options.outer.packing,
@@ -158,8 +157,8 @@ static zr_result exchange_unit(struct zr_engine *engine, size_t unit)
     if (result == ZR_OK)
         result = compute.kernels->outer_step(compute.context, &step);
     if (result == ZR_OK && padding > 0)
-        result = compute.kernels->clear(
-            compute.context, &(struct zr_clear){padding * sizeof(float), step.gradient + step.n});
+        result = compute.kernels->clear(compute.context,
+                                        &(struct zr_clear){padding * sizeof(float), step.gradient + step.n});
     zr_result given = zr_engine_give_owned(engine, unit, false);
     result = result == ZR_OK ? given : result;
     return result == ZR_OK ? send(engine, unit) : result;
@@ -199,8 +198,8 @@ static size_t next_unit(const struct zr_engine *engine, size_t unit, unsigned fr
 static uint64_t bytes_of(const struct zr_engine *engine, size_t unit)
 {
     size_t shard = engine->outer.units[unit].shard;
-    uint64_t bytes = packs(engine) ? zr_pack_bytes(engine->options.outer.packing, shard)
-                                   : (uint64_t)shard * sizeof(float);
+    uint64_t bytes =
+        packs(engine) ? zr_pack_bytes(engine->options.outer.packing, shard) : (uint64_t)shard * sizeof(float);
     return 2 * (uint64_t)(groups_of(engine) - 1) * bytes;
 }
 

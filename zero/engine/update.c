@@ -117,8 +117,9 @@ zr_result zr_engine_round_masters(struct zr_engine *engine, size_t unit)
 zr_result zr_engine_publish_masters(struct zr_engine *engine, size_t unit)
 {
     zr_result result = zr_engine_round_masters(engine, unit);
-    return result == ZR_OK && zr_engine_gathers_new(engine, unit) ? zr_engine_all_gather_parameters(engine, unit)
-                                                                  : result;
+    return result == ZR_OK && zr_engine_gathers_new(engine, unit)
+               ? zr_engine_all_gather_parameters(engine, unit)
+               : result;
 }
 
 /* ---- The update ---------------------------------------------------------------------------------------- */
@@ -206,9 +207,8 @@ static zr_result update_window(struct zr_engine_run *run, size_t unit, const str
         const unsigned used = optimizer->slots_count - optimizer->kept_count;
         for (unsigned s = 0; s < used; s++)
             call.slots[s] = zr_owned_slot(engine, p, owned, s, skip);
-        float *average = optimizer->kept_count == ZR_KEEPS_AVERAGE
-                             ? zr_owned_slot(engine, p, owned, used, skip)
-                             : NULL;
+        float *average =
+            optimizer->kept_count == ZR_KEEPS_AVERAGE ? zr_owned_slot(engine, p, owned, used, skip) : NULL;
         if (window->values.at)
             call.parameter = zr_numbers_at(window->values, at);
         result = clear_between(engine, compute, window, done, at);

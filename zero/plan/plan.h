@@ -11,8 +11,8 @@
 struct zr_plan_request {
     struct zr_shape shape;
     unsigned stage, threads;
-    unsigned rank, world; /* of the whole run; shape.tensor ranks form one data rank */
-    unsigned groups;      /* 0: 1 */
+    unsigned rank, world;  /* of the whole run; shape.tensor ranks form one data rank */
+    unsigned groups;       /* 0: 1 */
     struct zr_outer outer; /* its communicator is the plan's */
     struct zr_stages stages;
     unsigned micro_batches; /* per step; 0: 1 */

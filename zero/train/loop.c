@@ -72,8 +72,8 @@ static zr_result save(struct loop *loop, uint64_t step)
     return result;
 }
 
-/* With --ema: exchanges the weights and their average, before and after a use of the average; with --outer the
- * weights and those of the last synchronisation. */
+/* With --ema: exchanges the weights and their average, before and after a use of the average; with --outer
+ * the weights and those of the last synchronisation. */
 static zr_result exchange_average(struct loop *loop)
 {
     return zr_train_keeps(loop->rank.config) != ZR_KEEPS_NOTHING

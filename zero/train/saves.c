@@ -115,11 +115,11 @@ zr_result zr_saves_export(struct zr_saves *saves)
     zr_local_busy(saves->rank->local, saves->rank->rank, true);
     if (saves->rank->place.group == 0) /* all groups have the same parameters */
         result = zr_model_export(&(struct zr_model_file){.path = config->export,
-                                                     .engine = saves->rank->state.engine,
-                                                     .comm = saves->rank->mesh.group,
-                                                     .source = config->model,
-                                                     .part_bytes = config->export_part_bytes,
-                                                     .shape = saves->rank->state.transformer.shape});
+                                                         .engine = saves->rank->state.engine,
+                                                         .comm = saves->rank->mesh.group,
+                                                         .source = config->model,
+                                                         .part_bytes = config->export_part_bytes,
+                                                         .shape = saves->rank->state.transformer.shape});
     if (config->groups > 1)
         result = zr_comm_all_status(saves->rank->comm, result);
     zr_local_busy(saves->rank->local, saves->rank->rank, false);
@@ -352,8 +352,9 @@ zr_result zr_saves_resume(struct zr_saves *saves)
                ", which is incomplete: its manifest.json is missing; it was skipped",
                saves->rank->config->resume, origin.passed_over);
     if (origin.groups > 0 && origin.groups != saves->rank->config->groups)
-        zr_say("the checkpoint has %u groups, this run has %u: group g goes on with the state of group g modulo %u",
-               origin.groups, saves->rank->config->groups, origin.groups);
+        zr_say(
+            "the checkpoint has %u groups, this run has %u: group g goes on with the state of group g modulo %u",
+            origin.groups, saves->rank->config->groups, origin.groups);
     say_other_batches(saves, &origin);
     say_other_data(saves, &origin.course);
     say_other_dropout(saves, &origin.course);

@@ -388,8 +388,8 @@ static double case_outer_step(struct zr_kernel_context *c, const struct shape *s
     struct tensor *gradient = in_out(n, 0, 1), *anchor = in_out(n, 0, 1), *master = in_out(n, 0, 1),
                   *momentum = in_out(n, 0, 1);
     for (unsigned mixes = 0; mixes < 2; mixes++) {
-        struct zr_outer_step step = {n,           true,       0.5f,       0.75f,       0.25f * (float)mixes,
-                                     gradient->at, anchor->at, master->at, momentum->at};
+        struct zr_outer_step step = {
+            n, true, 0.5f, 0.75f, 0.25f * (float)mixes, gradient->at, anchor->at, master->at, momentum->at};
         kernels->outer_step(c, &step);
         step.differs = false;
         kernels->outer_step(c, &step);
@@ -400,7 +400,8 @@ static double case_outer_step(struct zr_kernel_context *c, const struct shape *s
             gradient->real[i] = (double)g;
             momentum->real[i] = (double)m;
             anchor->real[i] = (double)a;
-            master->real[i] = mixes ? (double)((float)(0.25f * (float)master->real[i]) + 0.75f * a) : (double)a;
+            master->real[i] =
+                mixes ? (double)((float)(0.25f * (float)master->real[i]) + 0.75f * a) : (double)a;
         }
     }
     return error_of(gradient) + error_of(anchor) + error_of(master) + error_of(momentum) == 0 ? 0 : INFINITY;

@@ -136,7 +136,8 @@ static void draw_line(struct zr_progress *progress, const struct zr_step_line *l
 
 static void print_line(struct zr_progress *progress, const struct zr_step_line *line)
 {
-    char number[3][ZR_NUMBER_ROOM], loss[48] = "", validation[48] = "", noise[48] = "", save[64], exchange[64];
+    char number[3][ZR_NUMBER_ROOM], loss[48] = "", validation[48] = "", noise[48] = "", save[64],
+                                    exchange[64];
     bool saves = line->step < progress->steps && describe_save(progress, line->step, save),
          exchanges = describe_exchange(progress, line->step, exchange);
     if (!isnan(line->loss))
@@ -150,8 +151,7 @@ static void print_line(struct zr_progress *progress, const struct zr_step_line *
            progress->steps, loss, validation, noise,
            zr_number_counted(number[0], progress->smoothed_tokens_per_second),
            zr_number_seconds(number[1], seconds_left(progress, line->step)), exchanges ? "  " : "",
-           exchanges ? exchange : "", saves ? "  " : "",
-           saves ? save : "");
+           exchanges ? exchange : "", saves ? "  " : "", saves ? save : "");
 }
 
 void zr_progress_step(struct zr_progress *progress, const struct zr_step_line *line)

@@ -67,15 +67,16 @@ static const char *tag_description(int tag)
 static void print_groups(struct zr_text_page *page, const struct zr_train_config *config)
 {
     const struct zr_outer *o = &config->outer;
-    zr_text_print(&page->text,
-                  "%u groups train apart; SGD of rate %g with Nesterov momentum %g synchronises them every %u steps\n",
-                  config->groups, (double)o->rate, (double)o->momentum, o->period);
+    zr_text_print(
+        &page->text,
+        "%u groups train apart; SGD of rate %g with Nesterov momentum %g synchronises them every %u steps\n",
+        config->groups, (double)o->rate, (double)o->momentum, o->period);
     if (o->fragments > 1)
         zr_text_print(&page->text, "in %u fragments, one every %u steps\n", o->fragments,
                       o->period / o->fragments);
     if (o->delay > 0)
-        zr_text_print(&page->text, "an exchange takes %u %s; a group keeps %g of its own parameters\n", o->delay,
-                      o->delay == 1 ? "step" : "steps", (double)o->mix);
+        zr_text_print(&page->text, "an exchange takes %u %s; a group keeps %g of its own parameters\n",
+                      o->delay, o->delay == 1 ? "step" : "steps", (double)o->mix);
 }
 
 /* Bytes that groups exchange, as a share of those of sums of gradients in each step. */
@@ -271,11 +272,12 @@ zr_result zr_report_plan(const struct zr_train_config *config, uint64_t paramete
                       zr_number_bytes(number[0], rank->planned_sent_bytes),
                       zr_number_grouped(number[1], rank->planned_sent_bytes));
     if (config->outer.period > 0)
-        zr_text_print(&page.text,
-                      "  %-11s %10s  %18s  sent by a rank to other groups in %u steps: 1/%.4g of sums in each step\n",
-                      "outer", zr_number_bytes(number[0], rank->outer.round_bytes),
-                      zr_number_grouped(number[1], rank->outer.round_bytes), config->outer.period,
-                      1 / exchanged_share(config, &rank->outer));
+        zr_text_print(
+            &page.text,
+            "  %-11s %10s  %18s  sent by a rank to other groups in %u steps: 1/%.4g of sums in each step\n",
+            "outer", zr_number_bytes(number[0], rank->outer.round_bytes),
+            zr_number_grouped(number[1], rank->outer.round_bytes), config->outer.period,
+            1 / exchanged_share(config, &rank->outer));
     if (config->compress_check)
         zr_text_print(&page.text, "  %-11s %10s  %18s  at most, sent by a rank per check of packing\n",
                       "checks", zr_number_bytes(number[0], rank->planned_check_bytes),
@@ -612,12 +614,13 @@ static void print_exchanges(struct zr_text_page *page, const struct zr_training_
 {
     const struct zr_outer_report *outer = &run->ranks[0].outer;
     char number[2][ZR_NUMBER_ROOM];
-    zr_text_print(&page->text,
-                  "  %s bytes sent per rank to other groups in %s exchanges%s: 1/%.4g of sums of gradients in each "
-                  "step\n",
-                  zr_number_grouped(number[0], outer->sent_bytes), zr_number_grouped(number[1], outer->merges),
-                  outer->sent_bytes == outer->planned_bytes ? ", as planned" : "",
-                  1 / exchanged_share(run->config, outer));
+    zr_text_print(
+        &page->text,
+        "  %s bytes sent per rank to other groups in %s exchanges%s: 1/%.4g of sums of gradients in each "
+        "step\n",
+        zr_number_grouped(number[0], outer->sent_bytes), zr_number_grouped(number[1], outer->merges),
+        outer->sent_bytes == outer->planned_bytes ? ", as planned" : "",
+        1 / exchanged_share(run->config, outer));
 }
 
 static void print_speed(struct zr_text_page *page, const struct zr_training_report *run)

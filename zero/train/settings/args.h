@@ -120,8 +120,8 @@ struct zr_train_config {
     unsigned comm_timeout; /* seconds */
     struct zr_start start; /* launcher of the ranks */
     unsigned ranks_here;   /* ranks on this machine */
-    unsigned groups;               /* --groups: each has a mesh of world / groups ranks */
-    struct zr_outer outer;         /* --outer and its options; comm is NULL, mix below 0 until resolved */
+    unsigned groups;       /* --groups: each has a mesh of world / groups ranks */
+    struct zr_outer outer; /* --outer and its options; comm is NULL, mix below 0 until resolved */
     unsigned stage;
     unsigned micro_batches;            /* per step, at least 1 */
     uint32_t reduce;                   /* enum zr_reduce_when */

@@ -417,7 +417,8 @@ static bool divides_ranks(const struct zr_train_config *config)
     if (config->world % each == 0)
         return true;
     if (config->groups > 1) {
-        zr_say("--groups, --tp, --cp and --pp take a multiple of %u ranks, not %u; give --%s %u", each, config->world, config->dry_run && config->world_size ? "world-size" : "ranks",
+        zr_say("--groups, --tp, --cp and --pp take a multiple of %u ranks, not %u; give --%s %u", each,
+               config->world, config->dry_run && config->world_size ? "world-size" : "ranks",
                (config->world / each + 1) * each);
         return false;
     }
