@@ -114,14 +114,6 @@ zr_result zr_engine_round_masters(struct zr_engine *engine, size_t unit)
     return result == ZR_OK ? given : result;
 }
 
-zr_result zr_engine_publish_masters(struct zr_engine *engine, size_t unit)
-{
-    zr_result result = zr_engine_round_masters(engine, unit);
-    return result == ZR_OK && zr_engine_gathers_new(engine, unit)
-               ? zr_engine_all_gather_parameters(engine, unit)
-               : result;
-}
-
 /* ---- The update ---------------------------------------------------------------------------------------- */
 
 struct zr_engine_update zr_engine_update_of(const struct zr_engine *engine, float rate, float gradient_scale)
