@@ -224,8 +224,9 @@ static inline struct zr_mesh_shape zr_train_mesh(const struct zr_train_config *c
 {
     unsigned tensor = (unsigned)zr_shape_tensor(&config->shape),
              context = (unsigned)zr_shape_context(&config->shape),
-             pipeline = config->stages.ranks > 1 ? config->stages.ranks : 1;
-    return (struct zr_mesh_shape){.data = config->world / tensor / context / pipeline / config->groups,
+             pipeline = config->stages.ranks > 1 ? config->stages.ranks : 1,
+             groups = config->groups > 1 ? config->groups : 1;
+    return (struct zr_mesh_shape){.data = config->world / tensor / context / pipeline / groups,
                                   .tensor = tensor,
                                   .pipeline = pipeline,
                                   .context = context,

@@ -413,7 +413,7 @@ static bool divides_ranks(const struct zr_train_config *config)
 {
     unsigned tensor = (unsigned)zr_shape_tensor(&config->shape), pipeline = config->stages.ranks,
              context = (unsigned)zr_shape_context(&config->shape),
-             each = tensor * pipeline * context * config->groups, below = tensor;
+             each = tensor * pipeline * context * zr_mesh_groups(zr_train_mesh(config)), below = tensor;
     if (config->world % each == 0)
         return true;
     if (config->groups > 1) {
