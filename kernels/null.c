@@ -54,6 +54,7 @@ static double orthogonal(const struct zr_orthogonalize *args)
     OP(swiglu_backward, 0)                                                                                   \
     OP(dropout, 0)                                                                                           \
     OP(average, 0)                                                                                           \
+    OP(outer_step, 0)                                                                                        \
     OP(add, 0)                                                                                               \
     OP(cross_entropy, 0)                                                                                     \
     OP(softmax_merge, 0)                                                                                     \

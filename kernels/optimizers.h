@@ -47,6 +47,16 @@ ZR_REAL struct zr_adafactor zr_adafactor_now(const struct zr_adafactor *how)
     return now;
 }
 
+/* Element i of struct zr_outer_step without `differs`. */
+ZR_REAL void zr_outer_step_element(const struct zr_outer_step *o, size_t i)
+{
+    const float gradient = o->gradient[i], momentum = o->momentum_factor * o->momentum[i] + gradient,
+                anchor = o->anchor[i] - o->rate * (gradient + o->momentum_factor * momentum);
+    o->momentum[i] = momentum;
+    o->anchor[i] = anchor;
+    o->master[i] = o->mix > 0 ? o->mix * o->master[i] + (1.0f - o->mix) * anchor : anchor;
+}
+
 /* Factors of the master and of what is subtracted from it. */
 struct zr_master_step {
     float keep, step;

@@ -645,6 +645,20 @@ struct zr_average {
     float *average, *master;
 };
 
+/* The outer step of groups that train apart (DiLoCo, https://arxiv.org/abs/2311.08105), by element. With
+ * `differs` only gradient = anchor - master. Else SGD with Nesterov momentum moves the anchor, and the master
+ * towards it; each product and sum is rounded:
+ *   momentum = momentum_factor momentum + gradient
+ *   anchor = anchor - rate (gradient + momentum_factor momentum)
+ *   master = mix master + (1 - mix) anchor; with mix 0 the anchor itself */
+struct zr_outer_step {
+    size_t n;
+    bool differs;
+    float rate, momentum_factor, mix;
+    float *gradient, *anchor, *master;
+    float *momentum; /* with `differs` not used */
+};
+
 /* Sum of squares in double. The order of additions depends on n only: blocks of 4,096 elements, groups of 64
  * blocks in order, then the groups in order. */
 struct zr_sum_of_squares {
@@ -754,7 +768,7 @@ struct zr_unpack {
 
 struct zr_kernel_streams;
 
-#define ZR_KERNELS_VERSION 12
+#define ZR_KERNELS_VERSION 13
 
 #define ZR_KERNEL(name) zr_result (*name)(struct zr_kernel_context *, const struct zr_##name *)
 
@@ -840,6 +854,7 @@ struct zr_kernels {
     ZR_KERNEL(orthogonalize);
     ZR_KERNEL(apply_direction);
     ZR_KERNEL(average);
+    ZR_KERNEL(outer_step);
     ZR_KERNEL(sum_of_squares);
     ZR_KERNEL(find_nonfinite);
     ZR_KERNEL(checksum);

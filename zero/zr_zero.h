@@ -325,6 +325,30 @@ struct zr_kept_memory {
     void *state;
 };
 
+/* Groups of ranks that train apart, each a run of its own on other data (DiLoCo,
+ * https://arxiv.org/abs/2311.08105). Every `period` steps the outer gradient, the parameters of the last
+ * synchronisation minus those of now, is averaged over the groups, and SGD with Nesterov momentum applies the
+ * mean to the parameters of the last synchronisation. All groups take these on; their optimizers' states stay
+ * their own. A rank exchanges the elements that it updates: at stages 1 to 3 its shard.
+ *
+ * The state of an element has two more floats, the parameter of the last synchronisation and the outer
+ * momentum, saved as "optimizer.anchor.NAME" and "optimizer.outer_momentum.NAME". Frozen units are not
+ * exchanged. ZR_ERR_INVALID with: fp16, whose groups skip different steps; a moving average; a delayed
+ * update; stashed versions; a state of tensors that the host cannot read in a host tier; a delay and an
+ * offload file. */
+enum { ZR_OUTER_FRAGMENTS_MAX = 64 };
+struct zr_outer {
+    zr_comm *comm;   /* the ranks with this rank's shards, in the order of groups; borrowed */
+    unsigned period; /* steps; 0: no groups */
+    unsigned
+        fragments; /* of the units, exchanged in turn; divides `period`; 0: 1. More than 1: no pipeline */
+    unsigned
+        delay; /* steps before a synchronisation at which its exchange starts; below period / fragments */
+    float rate, momentum; /* of the outer SGD; momentum below 1 */
+    float mix; /* share of its own parameters that a group keeps at a synchronisation; at least 0, below 1 */
+    enum zr_packing packing; /* of the outer gradients and of their mean; ZR_PACKING_ONEBIT: fp32 */
+};
+
 struct zr_engine_options {
     size_t struct_bytes;               /* sizeof the struct, or 0: see "Options" in alloc/zr.h */
     zr_arena *arena;                   /* for tensors; any backend */
@@ -371,6 +395,7 @@ struct zr_engine_options {
     bool measures_squares;
     /* Memory that outlives this process; NULL: none. Borrowed for the engine's life. See zr_kept_memory. */
     const struct zr_kept_memory *kept;
+    struct zr_outer outer;
 };
 
 typedef struct zr_engine zr_engine;
@@ -484,9 +509,10 @@ ZR_API zr_result zr_engine_synchronize(zr_engine *engine);
  * `steps_done` is the number of updates of the loaded state. Collective. ZR_ERR_INVALID: in the middle of
  * a step, or a unit is gathered. */
 ZR_API zr_result zr_engine_publish(zr_engine *engine, uint64_t steps_done);
-/* Exchanges parameters and their moving average, so that gathers, evaluations and exports read the average. A
- * second call exchanges them back, with the bits that they had; until then the engine must not step, save or
- * load. Collective. ZR_ERR_INVALID: there is no average, in the middle of a step, or a unit is gathered. */
+/* Exchanges parameters and their moving average, or with groups the parameters of the last synchronisation,
+ * so that gathers, evaluations and exports read these. A second call exchanges them back, with the bits that
+ * they had; until then the engine must not step, save or load. Collective. ZR_ERR_INVALID: there is neither,
+ * in the middle of a step, or a unit is gathered. */
 ZR_API zr_result zr_engine_exchange_average(zr_engine *engine);
 /* State of the loss scaling, for saving and loading. All ranks set the same state. ZR_ERR_INVALID: an
  * inconsistent state. Precisions other than fp16 keep the state without using it. */
@@ -764,8 +790,8 @@ ZR_API zr_result zr_trainer_step(zr_trainer *trainer, const struct zr_step_calls
  * pipeline. Valid for one step, default 0. Once fewer steps were announced than the pipeline could begin, the
  * count falls by one with each step until 0. Every rank announces the same. */
 ZR_API void zr_trainer_expect_steps(zr_trainer *trainer, unsigned steps);
-/* Whether no micro-batch of a later step has begun, on any rank; evaluations, answers and saves require it.
- */
+/* Whether no micro-batch of a later step has begun, on any rank, which evaluations and answers require, and
+ * no exchange of groups is under way. Saves require both. */
 ZR_API bool zr_trainer_is_drained(const zr_trainer *trainer);
 /* Mean loss of the first `rows` rows of the inputs, forward only. Collective at stage 3. ZR_ERR_INVALID:
  * `rows` is 0, too large, or not a multiple of the model's rows_together. */

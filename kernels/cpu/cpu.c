@@ -321,7 +321,7 @@ SUM(ZR_ISA_AVX512)
         .attention_backward = zr_cpu_attention_backward, .gelu_forward = gelu_forward,                       \
         .gelu_backward = gelu_backward, .swiglu_forward = swiglu_forward,                                    \
         .swiglu_backward = swiglu_backward, .add = add, .dropout = dropout, .average = zr_cpu_average,       \
-        .cross_entropy = cross_entropy, .softmax_merge = softmax_merge,                                      \
+        .outer_step = zr_cpu_outer_step, .cross_entropy = cross_entropy, .softmax_merge = softmax_merge,     \
         .residual_layernorm = residual_layernorm, .residual_rmsnorm = residual_rmsnorm,                      \
         .gelu_bias_backward = gelu_bias_backward, .weigh_gradients = zr_cpu_weigh_gradients,                 \
         .update_adamw = zr_cpu_update_adamw, .update_sgd = zr_cpu_update_sgd,                                \

@@ -30,6 +30,7 @@ ZR_CPU(muon_direction);
 ZR_CPU(orthogonalize);
 ZR_CPU(apply_direction);
 ZR_CPU(average);
+ZR_CPU(outer_step);
 
 ZR_CPU(sum_of_squares); /* state.c */
 ZR_CPU(find_nonfinite);

@@ -355,3 +355,24 @@ zr_result zr_cpu_average(struct zr_kernel_context *context, const struct zr_aver
         return ZR_OK;
     return zr_loop_run(context, args->exchanges ? exchange : average, args, args->n, ZR_GRAIN);
 }
+
+/* ---- The outer step ------------------------------------------------------------------------------------ */
+
+static void differ(const void *args, size_t from, size_t to)
+{
+    const struct zr_outer_step *o = args;
+    for (size_t i = from; i < to; i++)
+        o->gradient[i] = o->anchor[i] - o->master[i];
+}
+
+static void outer_step(const void *args, size_t from, size_t to)
+{
+    const struct zr_outer_step *o = args;
+    for (size_t i = from; i < to; i++)
+        zr_outer_step_element(o, i);
+}
+
+zr_result zr_cpu_outer_step(struct zr_kernel_context *context, const struct zr_outer_step *args)
+{
+    return zr_loop_run(context, args->differs ? differ : outer_step, args, args->n, ZR_GRAIN);
+}

@@ -42,9 +42,9 @@ enum { ROW_NORMS_COUNT = 6 };
             f(rotary_table) f(softmax_merge) f(weigh_gradients) f(fp8_max) f(fp8_round) f(update_adamw8)     \
                 f(block8_read) f(block8_write) f(factor_rows) f(factor_columns) f(factor_move)               \
                     f(factor_mean) f(factor_squares) f(update_factored) f(muon_direction) f(muon_normalize)  \
-                        f(muon_polynomial) f(apply_direction) f(average) f(pack_onebit) f(pack_int8)         \
-                            f(pack_int4) f(pack_int4_rotated) f(pack_mxfp8) f(unpack_onebit) f(unpack_int8)  \
-                                f(unpack_int4) f(unpack_int4_rotated) f(unpack_mxfp8)
+                        f(muon_polynomial) f(apply_direction) f(average) f(outer_step) f(pack_onebit)        \
+                            f(pack_int8) f(pack_int4) f(pack_int4_rotated) f(pack_mxfp8) f(unpack_onebit)    \
+                                f(unpack_int8) f(unpack_int4) f(unpack_int4_rotated) f(unpack_mxfp8)
 
 enum kernel {
 #define NUMBER(name) KERNEL_##name,
@@ -990,6 +990,7 @@ ONE(block8_write, over_blocks(args->n))
 ONE(muon_direction, over(args->n))
 ONE(apply_direction, over(args->numbers.n))
 ONE(average, over(args->n))
+ONE(outer_step, over(args->n))
 ONE(update_factored, over_packs(ZR_PRECISION_FP32, args->numbers.n))
 
 static zr_result factor_sums(struct zr_kernel_context *context, const struct zr_factor_sums *args)
@@ -1181,6 +1182,7 @@ static const struct zr_kernels table = {
     .orthogonalize = orthogonalize,
     .apply_direction = apply_direction,
     .average = average,
+    .outer_step = outer_step,
     .sum_of_squares = sum_of_squares,
     .find_nonfinite = find_nonfinite,
     .checksum = checksum,

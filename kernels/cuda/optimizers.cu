@@ -510,3 +510,16 @@ KERNEL(average, struct zr_average, CUDA_THREADS)
             a.master[i] = average;
     }
 }
+
+/* ---- The outer step ------------------------------------------------------------------------------------ */
+
+KERNEL(outer_step, struct zr_outer_step, CUDA_THREADS)
+{
+    EACH(i, a.n)
+    {
+        if (a.differs)
+            a.gradient[i] = a.anchor[i] - a.master[i];
+        else
+            zr_outer_step_element(&a, i);
+    }
+}

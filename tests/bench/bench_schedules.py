@@ -17,6 +17,7 @@ PIPELINE = dict(pp=2, stage=0)  # one data rank
 LLAMA = dict(arch="llama")  # pipedream excludes GPT-2's tied embedding
 ROWS = {**{name: METHODS[name] for name in ("none", "onebit", "qwz + qgz + hpz on 4 ranks", "powersgd", "topk", "sdp4bit", "zerone")},
         "onebit, auto": dict(compress="gradients:onebit", compress_warmup="auto"),
+        "diloco:100": dict(stage=0, groups=2, outer="diloco:100"),
         "2bw": dict(schedule="2bw", accumulate=2, **PIPELINE),
         "none, llama": LLAMA,
         "pipedream, llama": dict(schedule="pipedream", batch=8, **PIPELINE, **LLAMA),

@@ -28,6 +28,7 @@ CASES = (
     ("adapters of LLaMA, bf16", dict(ranks=2, steps=2, precision="bf16", lora="4:*proj*", layers=1, **LLAMA), 2e-3, (0, 3) if ALL_ROWS else (3,)),
     ("over NCCL, a card each", dict(ranks=2, steps=2, layers=1, comm="nccl", deterministic=True), FP32, (0, 1, 2, 3) if ALL_ROWS else (3,)),
     ("tensor parallel", dict(ranks=4, tp=2, sequence_parallel=True, seq=6, steps=2, layers=1), FP32, (0,)),
+    *([("groups over NCCL", dict(ranks=2, groups=2, steps=2, layers=1, comm="nccl", deterministic=True, outer="diloco:1"), FP32, (1,))] if ALL_ROWS else []),
     ("a pipeline over NCCL", dict(ranks=2, pp=2, accumulate=2, steps=2, comm="nccl", deterministic=True), FP32, (1,)),
     ("an asynchronous pipeline over NCCL", dict(ranks=2, pp=2, accumulate=2, steps=4, layers=1, comm="nccl", deterministic=True, schedule="2bw"), FP32, (1,)),
     ("bf16, attention on tensor cores, micro-batches, recomputation",

@@ -31,6 +31,14 @@ uint64_t zr_checkpoint_text_sum(const char *text, size_t bytes)
 static const char hidden_head[] = ".step-", partial_tail[] = ".partial", removed_tail[] = ".removed",
                   replaced_tail[] = ".replaced";
 
+void zr_checkpoint_state_name(char out[ZR_CHECKPOINT_STATE_ROOM], unsigned group)
+{
+    if (group == 0)
+        snprintf(out, ZR_CHECKPOINT_STATE_ROOM, "%s", ZR_CHECKPOINT_STATE);
+    else
+        snprintf(out, ZR_CHECKPOINT_STATE_ROOM, "state.group-%03u.safetensors", group);
+}
+
 void zr_checkpoint_step_name(char out[64], uint64_t step, enum zr_checkpoint_kind kind)
 {
     const char *tail = kind == ZR_CHECKPOINT_STEP      ? ""

@@ -1,7 +1,8 @@
 /* checkpoint.h: saves a run and resumes it at the same or another world size and stage.
  *
  * FOLDER/step-00000100/ has state.safetensors, a file of zr_engine_save() (see zero/checkpoint/state.h),
- * and manifest.json with the run's settings, the state's checksum and its own. Both are written to
+ * and manifest.json with the run's settings, the state's checksum and its own. Of a run with groups (struct
+ * zr_outer) each further group has a state.group-001.safetensors of its own. All are written to
  * FOLDER/.step-00000100.partial/ and synced (files, then folders). Rank 0 renames the folder after every
  * rank has reported success, so a folder without the dot is complete, and a failure leaves older ones
  * intact. Memory use is constant. */
@@ -29,14 +30,19 @@ struct zr_checkpoint_origin {
     struct zr_checkpoint_course course;
     uint64_t micro_batches; /* per step */
     uint64_t step_tokens;   /* of all ranks */
+    unsigned groups;        /* 0: none */
     uint64_t passed_over;   /* newest step of the folder if it has no manifest and was skipped; else 0 */
     double dropout;         /* of an imported model, see struct zr_model_file */
 };
 
 struct zr_checkpoint {
-    const char *folder; /* --save DIR; to resume, DIR or DIR/step-00000100 */
-    zr_engine *engine;  /* borrowed, like all pointers below */
-    zr_comm *comm;
+    const char *folder;  /* --save DIR; to resume, DIR or DIR/step-00000100 */
+    zr_engine *engine;   /* borrowed, like all pointers below */
+    zr_comm *comm;       /* all ranks */
+    zr_comm *group_comm; /* all ranks with the engine's model; NULL: `comm` */
+    unsigned group,
+        groups; /* number of this rank's group, and of all groups; 0 groups: 1. When resuming another
+                 * number is allowed: group g goes on with the state of group g modulo theirs */
     struct zr_shape shape; /* batch and recompute are recorded, and may differ when resuming */
     uint64_t seed;
     unsigned stage;

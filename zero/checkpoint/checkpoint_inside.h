@@ -13,6 +13,15 @@
 #define ZR_CHECKPOINT_VERSION   3
 #define ZR_CHECKPOINT_FORMAT    "zr-checkpoint"
 #define ZR_CHECKPOINT_STATE     "state.safetensors"
+/* Name of a group's state, as ZR_CHECKPOINT_STATE for group 0. */
+enum { ZR_CHECKPOINT_STATE_ROOM = 40 };
+void zr_checkpoint_state_name(char out[ZR_CHECKPOINT_STATE_ROOM], unsigned group);
+static inline zr_comm *zr_checkpoint_group(const struct zr_checkpoint *checkpoint)
+{
+    return checkpoint->group_comm ? checkpoint->group_comm : checkpoint->comm;
+}
+/* Key of the checksums of the further groups' states; a run without groups has none. */
+#define ZR_CHECKPOINT_GROUPS "group_checksums"
 /* Keys of a manifest's shape, of a model with adapters. */
 #define ZR_CHECKPOINT_LORA       "lora_rank"
 #define ZR_CHECKPOINT_LORA_ALPHA "lora_alpha"
@@ -56,8 +65,8 @@ struct zr_whole {
                                          * engine has whole tensors */
 };
 
-/* `comm` has all ranks of the run. Records are in the engine's host arena until zr_whole_close(), which is
- * also required after a failure. */
+/* `comm` has all ranks with the engine's model. Records are in the engine's host arena until
+ * zr_whole_close(), which is also required after a failure. */
 zr_result zr_whole_open(struct zr_whole *out, zr_engine *engine, const struct zr_shape *shape, zr_comm *comm);
 void zr_whole_close(struct zr_whole *whole);
 

@@ -22,6 +22,7 @@ struct load {
     char folder[ZR_CHECKPOINT_PATH_ROOM]; /* folder of the step */
     bool is_aside;                        /* `folder` is a step that was set aside */
     uint64_t step;
+    unsigned group; /* of the checkpoint, whose state this rank reads */
     uint64_t state_checksum;
     uint64_t full_since[ZR_COMPRESSED_KINDS];
     struct zr_warmup warmup;
@@ -181,13 +182,18 @@ static bool get_whole(json_t *object, const char *key, uint64_t *out)
 }
 
 /* Reads a checksum of 16 hexadecimal digits. */
-static bool get_checksum(json_t *object, const char *key, uint64_t *out)
+static bool read_checksum(json_t *value, uint64_t *out)
 {
-    const char *sum = json_string_value(json_object_get(object, key));
+    const char *sum = json_string_value(value);
     if (!sum || strlen(sum) != 16 || strspn(sum, "0123456789abcdef") != 16)
         return false;
     *out = strtoull(sum, NULL, 16);
     return true;
+}
+
+static bool get_checksum(json_t *object, const char *key, uint64_t *out)
+{
+    return read_checksum(json_object_get(object, key), out);
 }
 
 static json_t *parse(const char *text, size_t bytes, const char *name)
@@ -220,7 +226,12 @@ static zr_result check_optimizer(const struct load *load, json_t *root, const ch
             ZR_ERR_FORMAT,
             "'%s' was saved with --optimizer %.16s, but this run has %s; resume with --optimizer %.16s", name,
             theirs, ours, theirs);
-    bool average = load->checkpoint->engine->optimizer->keeps_average;
+    const bool anchor = load->checkpoint->groups > 1;
+    if ((json_object_get(root, ZR_CHECKPOINT_GROUPS) != NULL) != anchor)
+        return zr_fail(ZR_ERR_FORMAT,
+                       "'%s' was saved %s --outer; resume %s it, or export the model and resume the file",
+                       name, anchor ? "without" : "with", anchor ? "without" : "with");
+    bool average = load->checkpoint->engine->optimizer->kept_count == ZR_KEEPS_AVERAGE;
     if (json_is_true(json_object_get(root, "average")) != average)
         return zr_fail(ZR_ERR_FORMAT, "'%s' was saved %s --ema; resume %s it", name,
                        average ? "without" : "with", average ? "without" : "with");
@@ -346,9 +357,17 @@ static zr_result check_shape(const struct load *load, json_t *root, const char *
     return check_optimizer(load, root, name);
 }
 
-/* Reads the required checksum of the state. */
+/* Reads the required checksum of the state: that of the group whose state this rank's group goes on with. */
 static zr_result read_state_entry(struct load *load, json_t *root, const char *name)
 {
+    json_t *others = json_object_get(root, ZR_CHECKPOINT_GROUPS);
+    load->group = load->checkpoint->group % (1 + (unsigned)json_array_size(others));
+    if (load->checkpoint->origin)
+        load->checkpoint->origin->groups = json_is_array(others) ? 1 + (unsigned)json_array_size(others) : 0;
+    if (load->group > 0)
+        return read_checksum(json_array_get(others, load->group - 1), &load->state_checksum)
+                   ? ZR_OK
+                   : damaged(name, "it has no checksum of a group's state");
     return get_checksum(json_object_get(root, "state"), "checksum", &load->state_checksum)
                ? ZR_OK
                : damaged(name, "it has no checksum of the state");
@@ -529,10 +548,10 @@ unwind:
 static zr_result read_state(const struct load *load)
 {
     static const char remedy[] = "resume from another step";
-    char path[ZR_CHECKPOINT_PATH_ROOM];
+    char path[ZR_CHECKPOINT_PATH_ROOM], name[ZR_CHECKPOINT_STATE_ROOM];
     enum zr_path_kind kind = ZR_PATH_NONE;
-    zr_result result =
-        zr_path_join(path, sizeof path, &(struct zr_path_parts){load->folder, ZR_CHECKPOINT_STATE});
+    zr_checkpoint_state_name(name, load->group);
+    zr_result result = zr_path_join(path, sizeof path, &(struct zr_path_parts){load->folder, name});
 
     if (!result)
         result = zr_path_kind_get(path, &kind);
@@ -541,7 +560,8 @@ static zr_result read_state(const struct load *load)
     struct zr_whole whole = {.given = NULL};
     const struct zr_checkpoint *checkpoint = load->checkpoint;
     if (!result)
-        result = zr_whole_open(&whole, checkpoint->engine, &checkpoint->shape, checkpoint->comm);
+        result =
+            zr_whole_open(&whole, checkpoint->engine, &checkpoint->shape, zr_checkpoint_group(checkpoint));
     result = zr_comm_all_status(checkpoint->comm, result);
     zr_meter_resume(checkpoint->engine, load->full_since); /* before parameters are gathered */
     zr_warmup_resume(checkpoint->engine, &load->warmup);
@@ -551,6 +571,8 @@ static zr_result read_state(const struct load *load)
             &(struct zr_state_source){
                 .path = path, .remedy = remedy, .checksum = &load->state_checksum, .parts = whole.given});
     zr_whole_close(&whole);
+    if (checkpoint->groups > 1) /* groups read files of their own */
+        result = zr_comm_all_status(checkpoint->comm, result);
     if (!result)
         result = zr_comm_all_status(checkpoint->comm, zr_errors_load(checkpoint->engine, load->folder,
                                                                      load->state_checksum, load->has_errors));
@@ -608,14 +630,16 @@ zr_result zr_checkpoint_resume(const struct zr_checkpoint *checkpoint, uint64_t 
         result = agree_on_finding(checkpoint, &finding);
     if (result)
         return result;
-    if (finding.is_file)
-        return zr_model_import(
+    if (finding.is_file) {
+        result = zr_model_import(
             &(struct zr_model_file){.path = checkpoint->folder,
                                     .engine = checkpoint->engine,
-                                    .comm = checkpoint->comm,
+                                    .comm = zr_checkpoint_group(checkpoint),
                                     .shape = checkpoint->shape,
                                     .assumed = checkpoint->assumed_shape,
                                     .dropout = checkpoint->origin ? &checkpoint->origin->dropout : NULL});
+        return checkpoint->groups > 1 ? zr_comm_all_status(checkpoint->comm, result) : result;
+    }
     result = read_state(&load);
     if (result)
         return result;

@@ -22,12 +22,13 @@
 #define RENAME_EXCHANGE 2
 #endif
 
-enum { MANIFEST_ROOM = 4096 };
+enum { MANIFEST_ROOM = 16384 };
 
 struct save {
     const struct zr_checkpoint *checkpoint;
     uint64_t step;
-    uint64_t state_checksum;
+    uint64_t state_checksum;               /* of this rank's group */
+    uint64_t checksums[ZR_MAX_WORLD];      /* of each rank's */
     char partial[ZR_CHECKPOINT_PATH_ROOM]; /* FOLDER/.step-00000100.partial */
     char final[ZR_CHECKPOINT_PATH_ROOM];
     char state[ZR_CHECKPOINT_PATH_ROOM]; /* within `partial` */
@@ -126,6 +127,20 @@ static json_t *warmup_of(zr_engine *engine)
                      (json_int_t)warmup.steps, "ratio", warmup.ratio, "sums", sums);
 }
 
+/* The manifest's entry for the states of further groups; NULL: no groups. */
+static json_t *groups_of(const struct save *save)
+{
+    const struct zr_checkpoint *checkpoint = save->checkpoint;
+    unsigned ranks = checkpoint->groups > 1 ? zr_comm_world(checkpoint->comm) / checkpoint->groups : 1;
+    json_t *list = checkpoint->groups > 1 ? json_array() : NULL;
+    for (unsigned g = 1; g < checkpoint->groups; g++) {
+        char checksum[24];
+        snprintf(checksum, sizeof checksum, "%016" PRIx64, save->checksums[g * ranks]);
+        json_array_append_new(list, json_string(checksum));
+    }
+    return list;
+}
+
 /* The manifest: settings that a resumed run or its user needs. NULL: no memory. */
 static json_t *manifest_of(const struct save *save)
 {
@@ -141,19 +156,20 @@ static json_t *manifest_of(const struct save *save)
     json_set_alloc_funcs(zr_heap_alloc, zr_heap_free);
     snprintf(checksum, sizeof checksum, "%016" PRIx64, save->state_checksum);
     return json_pack(
-        "{s:i, s:s, s:I, s:I, s:i, s:i, s:i, s:i, s:i, s:I, s:s, s:b, s:i, s:I, s:I, s:o, s:s, s:I, s:o, s:o*, s:o*, s:b, s:{s:s, s:I, s:s}}",
+        "{s:i, s:s, s:I, s:I, s:i, s:i, s:i, s:i, s:i, s:I, s:s, s:b, s:i, s:I, s:I, s:o, s:s, s:I, s:o, s:o*, s:o*, s:b, s:o*, s:{s:s, s:I, s:s}}",
         "version", ZR_CHECKPOINT_VERSION, "format", ZR_CHECKPOINT_FORMAT, "step", (json_int_t)save->step,
         "seed", (json_int_t)checkpoint->seed, "world_size", (int)world, "tensor_ranks", (int)tensor,
         "pipeline_ranks", (int)stages, "context_ranks", (int)zr_shape_context(shape), "stage",
         (int)checkpoint->stage, "parameters", (json_int_t)zr_engine_elements(checkpoint->engine), "optimizer",
-        checkpoint->engine->optimizer->name, "average", (int)checkpoint->engine->optimizer->keeps_average,
-        "accumulate", (int)checkpoint->micro_batches, "step_tokens", (json_int_t)step_tokens, "data_order",
+        checkpoint->engine->optimizer->name, "average",
+        (int)(checkpoint->engine->optimizer->kept_count == ZR_KEEPS_AVERAGE), "accumulate",
+        (int)checkpoint->micro_batches, "step_tokens", (json_int_t)step_tokens, "data_order",
         (json_int_t)checkpoint->course.data_order, "course", course_of(&checkpoint->course), "precision",
         zr_precision_name(zr_engine_precision(checkpoint->engine)), "updates",
         (json_int_t)zr_engine_steps_done(checkpoint->engine), "shape", shape_of(save),
         ZR_CHECKPOINT_FULL_PRECISION, ended_of(checkpoint->engine), ZR_CHECKPOINT_WARMUP,
         warmup_of(checkpoint->engine), ZR_CHECKPOINT_ERRORS, (int)zr_errors_exist(checkpoint->engine),
-        "state", "file", ZR_CHECKPOINT_STATE, "bytes",
+        ZR_CHECKPOINT_GROUPS, groups_of(save), "state", "file", ZR_CHECKPOINT_STATE, "bytes",
         (json_int_t)zr_state_bytes(checkpoint->engine, save->whole.given), "checksum", checksum);
 }
 
@@ -323,7 +339,8 @@ static zr_result drop_older(const struct save *save)
 static zr_result save_start(struct save *save)
 {
     const struct zr_checkpoint *checkpoint = save->checkpoint;
-    char name[64];
+    char name[64], state[ZR_CHECKPOINT_STATE_ROOM];
+    zr_checkpoint_state_name(state, checkpoint->group);
     zr_checkpoint_step_name(name, save->step, ZR_CHECKPOINT_PARTIAL);
     zr_result result =
         zr_path_join(save->partial, sizeof save->partial, &(struct zr_path_parts){checkpoint->folder, name});
@@ -332,10 +349,10 @@ static zr_result save_start(struct save *save)
         result =
             zr_path_join(save->final, sizeof save->final, &(struct zr_path_parts){checkpoint->folder, name});
     if (!result)
-        result = zr_path_join(save->state, sizeof save->state,
-                              &(struct zr_path_parts){save->partial, ZR_CHECKPOINT_STATE});
+        result = zr_path_join(save->state, sizeof save->state, &(struct zr_path_parts){save->partial, state});
     if (!result)
-        result = zr_whole_open(&save->whole, checkpoint->engine, &checkpoint->shape, checkpoint->comm);
+        result = zr_whole_open(&save->whole, checkpoint->engine, &checkpoint->shape,
+                               zr_checkpoint_group(checkpoint));
     return !result && zr_comm_rank(checkpoint->comm) == 0 ? prepare_folder(save) : result;
 }
 
@@ -351,6 +368,11 @@ zr_result zr_checkpoint_save(const struct zr_checkpoint *checkpoint, uint64_t st
         result = zr_state_write(checkpoint->engine,
                                 &(struct zr_state_file){.path = save.state, .parts = save.whole.given},
                                 &save.state_checksum);
+    if (checkpoint->groups > 1) /* groups write files of their own */
+        result = zr_comm_all_status(checkpoint->comm, result);
+    if (!result)
+        result = zr_comm_host_all_gather(checkpoint->comm, &save.state_checksum, sizeof save.state_checksum,
+                                         save.checksums);
     if (!result)
         result = zr_comm_all_status(checkpoint->comm,
                                     zr_errors_save(checkpoint->engine, save.partial, save.state_checksum));

@@ -8,7 +8,7 @@
 
 size_t zr_mesh_world_bucket_bytes(struct zr_mesh_shape shape, size_t bucket_bytes)
 {
-    return shape.tensor * shape.pipeline > 1 ? ZR_COMM_LINE_BYTES : bucket_bytes;
+    return shape.tensor * shape.pipeline * zr_mesh_groups(shape) > 1 ? ZR_COMM_LINE_BYTES : bucket_bytes;
 }
 
 /* `count` ranks from `first` on, `stride` apart. */
@@ -32,19 +32,30 @@ static zr_result open_group(zr_comm **out, zr_comm *world, struct row row, size_
 
 zr_result zr_mesh_open(struct zr_mesh *out, zr_comm *world, struct zr_mesh_shape shape, size_t bucket_bytes)
 {
-    unsigned rank = zr_comm_rank(world), shards = zr_mesh_shards(shape),
+    unsigned rank = zr_comm_rank(world), shards = zr_mesh_shards(shape), ranks = zr_mesh_group_ranks(shape),
              layer = shards * shape.tensor; /* ranks of a pipeline rank */
     struct zr_mesh_place place = zr_mesh_place_of(shape, rank);
-    const struct row data = {place.pipeline * layer + place.tensor, shape.tensor, shards},
+    const unsigned first = place.group * ranks;
+    const struct row group = {first, 1, ranks}, outer = {rank - first, ranks, zr_mesh_groups(shape)},
+                     data = {first + place.pipeline * layer + place.tensor, shape.tensor, shards},
                      tensor = {rank - place.tensor, 1, shape.tensor},
                      ring = {rank - place.context * shape.tensor, shape.tensor, shape.context},
-                     pipeline = {rank % layer, layer, shape.pipeline};
+                     pipeline = {first + (rank - first) % layer, layer, shape.pipeline};
     zr_result result = ZR_OK;
-    *out = (struct zr_mesh){.world = world};
+    *out = (struct zr_mesh){.world = world, .group = world};
     zr_assert(zr_comm_world(world) == zr_mesh_world(shape));
-    if (shards == zr_mesh_world(shape))
-        out->data = world;
-    else
+    if (zr_mesh_groups(shape) > 1) {
+        out->group = NULL;
+        result = open_group(&out->group, world, group,
+                            shards == ranks ? bucket_bytes : zr_mesh_world_bucket_bytes(shape, bucket_bytes));
+        if (result == ZR_OK)
+            result = open_group(&out->outer, world, outer, bucket_bytes);
+        zr_calls_name(out->group, "group");
+        zr_calls_name(out->outer, "outer");
+    }
+    if (shards == ranks)
+        out->data = out->group;
+    else if (result == ZR_OK)
         result = open_group(&out->data, world, data, bucket_bytes);
     if (result == ZR_OK && shape.tensor > 1)
         result = open_group(&out->tensor, world, tensor, bucket_bytes);
@@ -52,7 +63,7 @@ zr_result zr_mesh_open(struct zr_mesh *out, zr_comm *world, struct zr_mesh_shape
         result = open_group(&out->ring, world, ring, bucket_bytes);
     if (result == ZR_OK && shape.pipeline > 1)
         result = open_group(&out->pipeline, world, pipeline, ZR_COMM_LINE_BYTES);
-    if (out->data != world)
+    if (out->data != out->group)
         zr_calls_name(out->data, "data");
     zr_calls_name(out->tensor, "tensor");
     zr_calls_name(out->ring, "ring");
@@ -64,11 +75,16 @@ zr_result zr_mesh_open(struct zr_mesh *out, zr_comm *world, struct zr_mesh_shape
 
 zr_result zr_mesh_close(struct zr_mesh *mesh)
 {
-    zr_result pipeline = zr_comm_destroy(mesh->pipeline), ring = zr_comm_destroy(mesh->ring),
-              tensor = zr_comm_destroy(mesh->tensor),
-              data = mesh->data == mesh->world ? ZR_OK : zr_comm_destroy(mesh->data);
-    *mesh = (struct zr_mesh){.world = mesh->world};
-    return pipeline != ZR_OK ? pipeline : ring != ZR_OK ? ring : tensor != ZR_OK ? tensor : data;
+    zr_comm *const opened[] = {mesh->pipeline, mesh->ring,
+                               mesh->tensor,   mesh->data == mesh->group ? NULL : mesh->data,
+                               mesh->outer,    mesh->group == mesh->world ? NULL : mesh->group};
+    zr_result result = ZR_OK;
+    for (size_t i = 0; i < sizeof opened / sizeof *opened; i++) {
+        zr_result closed = zr_comm_destroy(opened[i]);
+        result = result == ZR_OK ? closed : result;
+    }
+    *mesh = (struct zr_mesh){.world = mesh->world, .group = mesh->world};
+    return result;
 }
 
 void zr_comm_counters_add(zr_comm *comm, struct zr_comm_counters *sum)
@@ -94,7 +110,9 @@ void zr_mesh_counters_get(const struct zr_mesh *mesh, struct zr_comm_counters *o
 {
     memset(out, 0, sizeof *out);
     zr_comm_counters_add(mesh->world, out);
-    if (mesh->data != mesh->world)
+    if (mesh->group != mesh->world)
+        zr_comm_counters_add(mesh->group, out);
+    if (mesh->data != mesh->group)
         zr_comm_counters_add(mesh->data, out);
     zr_comm_counters_add(mesh->tensor, out);
     zr_comm_counters_add(mesh->ring, out);

@@ -1,10 +1,11 @@
 /* mesh.h: the ranks of a run: their mesh, their agreement, and their start by MPI. Private to zero/.
  *
- * The mesh is data x context x tensor x pipeline; tensor varies fastest, then context, then data. A
+ * The mesh is data x context x tensor x pipeline x groups; tensor varies fastest, then context, then data. A
  * tensor group holds parts of the same tensors and sees the same tokens. A ring of context ranks holds the
  * same parts and divides the tokens of each sequence. Rings see different batches; ZeRO shards and sums of
  * gradients run over all ranks of all rings with the same parts. A pipeline group holds different layers, and
- * the same batch passes through them. */
+ * the same batch passes through them. Groups train apart, each on a mesh of its own, and now and then
+ * exchange what they have learned (zero/engine/outer.h). */
 #ifndef ZR_MESH_H
 #define ZR_MESH_H
 
@@ -13,6 +14,7 @@
 struct zr_mesh_shape {
     unsigned data, tensor, pipeline; /* at least 1 each */
     unsigned context;                /* 0: 1 */
+    unsigned groups;                 /* 0: 1 */
 };
 static inline unsigned zr_mesh_context(struct zr_mesh_shape shape)
 {
@@ -23,39 +25,53 @@ static inline unsigned zr_mesh_shards(struct zr_mesh_shape shape)
 {
     return shape.data * zr_mesh_context(shape);
 }
-static inline unsigned zr_mesh_world(struct zr_mesh_shape shape)
+static inline unsigned zr_mesh_groups(struct zr_mesh_shape shape)
+{
+    return shape.groups > 1 ? shape.groups : 1;
+}
+static inline unsigned zr_mesh_group_ranks(struct zr_mesh_shape shape)
 {
     return zr_mesh_shards(shape) * shape.tensor * shape.pipeline;
 }
+static inline unsigned zr_mesh_world(struct zr_mesh_shape shape)
+{
+    return zr_mesh_group_ranks(shape) * zr_mesh_groups(shape);
+}
 
 struct zr_mesh_place {
-    unsigned data, tensor, pipeline, context;
+    unsigned data, tensor, pipeline, context, group;
 };
 static inline struct zr_mesh_place zr_mesh_place_of(struct zr_mesh_shape shape, unsigned rank)
 {
-    unsigned shard = rank / shape.tensor % zr_mesh_shards(shape);
+    unsigned shard = rank / shape.tensor % zr_mesh_shards(shape),
+             in_group = rank % zr_mesh_group_ranks(shape);
     return (struct zr_mesh_place){.data = shard / zr_mesh_context(shape),
                                   .tensor = rank % shape.tensor,
-                                  .pipeline = rank / (shape.tensor * zr_mesh_shards(shape)),
-                                  .context = shard % zr_mesh_context(shape)};
+                                  .pipeline = in_group / (shape.tensor * zr_mesh_shards(shape)),
+                                  .context = shard % zr_mesh_context(shape),
+                                  .group = rank / zr_mesh_group_ranks(shape)};
 }
 static inline unsigned zr_mesh_rank(struct zr_mesh_shape shape, struct zr_mesh_place place)
 {
     unsigned shard = place.data * zr_mesh_context(shape) + place.context;
-    return (place.pipeline * zr_mesh_shards(shape) + shard) * shape.tensor + place.tensor;
+    return place.group * zr_mesh_group_ranks(shape) +
+           (place.pipeline * zr_mesh_shards(shape) + shard) * shape.tensor + place.tensor;
 }
 
 /* Communicators of this rank. */
 struct zr_mesh {
     zr_comm *world;    /* borrowed */
-    zr_comm *data;     /* the shards; the world itself if these are all ranks */
+    zr_comm *group;    /* the rank's group; the world itself if there is one group */
+    zr_comm *outer;    /* the ranks at the same place of all groups, in the order of groups; NULL: one group.
+                        * Not in zr_mesh_counters_get() */
+    zr_comm *data;     /* the shards; the group itself if these are all of its ranks */
     zr_comm *tensor;   /* NULL: one tensor rank */
     zr_comm *ring;     /* NULL: one context rank */
     zr_comm *pipeline; /* for host messages, and parent of the groups that carry data; NULL: one pipeline
                         * rank */
 };
 
-/* Slot size of the world's ring: the groups carry data, the world carries host messages. */
+/* Slot size of the world's ring: the communicators below carry data, the world carries host messages. */
 size_t zr_mesh_world_bucket_bytes(struct zr_mesh_shape shape, size_t bucket_bytes);
 
 /* Creates the groups with slots of bucket_bytes. Collective over the world, whose size equals the mesh.

@@ -61,6 +61,8 @@ enum zr_action_kind {
     ZR_ACTION_DECIDE,      /* kept memory: the step will be finished, also after the loss of a rank */
     ZR_ACTION_COMMIT,      /* kept memory: the step is complete */
     ZR_ACTION_UNDO,        /* undo speculative updates that assumed other arguments */
+    ZR_ACTION_EXCHANGE,    /* start to average a fragment's outer gradients over groups, see outer.h */
+    ZR_ACTION_MERGE,       /* synchronise a fragment */
     ZR_ACTION_KINDS
 };
 const char *zr_action_kind_name(enum zr_action_kind kind); /* "load", "gather", .. */

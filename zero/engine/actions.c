@@ -79,6 +79,10 @@ zr_result zr_engine_actions_make(struct zr_engine *engine)
         add(step, ZR_ACTION_STASH, 0);
     add_update(engine, step);
     add(step, ZR_ACTION_COUNT, 0);
+    if (engine->options.outer.period > 0) {
+        add(step, ZR_ACTION_EXCHANGE, 0);
+        add(step, ZR_ACTION_MERGE, 0);
+    }
     if (zr_engine_defers(engine))
         zr_actions_change(step, &deferred_results);
     zr_result result = engine->options.offload.delayed ? zr_engine_delay(engine, step) : ZR_OK;
@@ -328,6 +332,10 @@ zr_result zr_engine_act(struct zr_engine_run *run, const struct zr_action *actio
         engine->steps_done += !run->report->skipped;
         return result;
     }
+    case ZR_ACTION_EXCHANGE:
+        return zr_outer_exchange(engine);
+    case ZR_ACTION_MERGE:
+        return zr_outer_merge(engine);
     default:
         return zr_fail(ZR_ERR_INVALID, "unknown action %s", zr_action_kind_name(action->kind));
     }

@@ -1,17 +1,18 @@
-/* average.c: the moving average of the parameters, beside the updates that move it (update.c). */
+/* average.c: parameters that the state has beside those of now: their moving average, which updates move
+ * (update.c), or the anchor of groups, which synchronisations move (outer.c). */
 #include "zero/engine/update.h"
 
-/* The average of the elements of `owned`; NULL: there is none. */
-static float *average_of(const struct zr_engine *engine, size_t unit, const struct zr_owned *owned)
+/* The average or the anchor of the elements of `owned`; NULL: there is none. */
+static float *kept_of(const struct zr_engine *engine, size_t unit, const struct zr_owned *owned)
 {
     const struct zr_optimizer *optimizer = engine->layout.units[unit].optimizer;
-    return optimizer->keeps_average ? owned->slots[optimizer->slots_count - 1] : NULL;
+    return optimizer->kept_count > 0 ? owned->slots[optimizer->slots_count - optimizer->kept_count] : NULL;
 }
 
 zr_result zr_engine_start_average(struct zr_engine *engine, size_t unit, const struct zr_owned *owned,
                                   struct zr_overlap part)
 {
-    float *average = average_of(engine, unit, owned);
+    float *average = kept_of(engine, unit, owned);
     struct zr_compute compute = zr_engine_unit_compute(engine, unit);
     size_t skip = part.offset - owned->from;
     return average ? compute.kernels->average(compute.context,
@@ -23,7 +24,6 @@ zr_result zr_engine_start_average(struct zr_engine *engine, size_t unit, const s
 
 static zr_result exchange_unit(struct zr_engine *engine, size_t unit)
 {
-    const struct zr_unit_state *state = &engine->units[unit];
     struct zr_compute compute = zr_engine_unit_compute(engine, unit);
     struct zr_owned owned;
     if (zr_engine_is_frozen(engine, unit))
@@ -33,24 +33,21 @@ static zr_result exchange_unit(struct zr_engine *engine, size_t unit)
         result = compute.kernels->average(compute.context,
                                           &(struct zr_average){.n = owned.to - owned.from,
                                                                .exchanges = true,
-                                                               .average = average_of(engine, unit, &owned),
+                                                               .average = kept_of(engine, unit, &owned),
                                                                .master = owned.master});
     zr_result given = zr_engine_give_owned(engine, unit, true);
     result = result == ZR_OK ? given : result;
-    if (result == ZR_OK)
-        result = zr_engine_round_masters(engine, unit);
-    return result == ZR_OK && engine->world > 1 &&
-                   state->parameters_count > engine->layout.units[unit].shard_elements
-               ? zr_engine_all_gather_parameters(engine, unit)
-               : result;
+    return result == ZR_OK ? zr_engine_publish_masters(engine, unit) : result;
 }
 
 zr_result zr_engine_exchange_average(zr_engine *engine)
 {
     zr_result result = zr_engine_check_call(engine, __func__, engine);
-    if (result == ZR_OK && !engine->optimizer->keeps_average)
-        result =
-            zr_fail(ZR_ERR_INVALID, "%s(): the engine has no average; set optimizer.average_decay", __func__);
+    if (result == ZR_OK && engine->optimizer->kept_count == 0)
+        result = zr_fail(
+            ZR_ERR_INVALID,
+            "%s(): the engine has neither an average nor groups; set optimizer.average_decay or outer",
+            __func__);
     if (result == ZR_OK)
         result = zr_engine_check_between_steps(engine, __func__);
     if (result == ZR_OK)

@@ -121,6 +121,8 @@ static zr_result take_pools(struct zr_engine *engine)
     if (result == ZR_OK)
         result = zr_engine_kept_open(engine);
     if (result == ZR_OK)
+        result = zr_outer_open(engine);
+    if (result == ZR_OK)
         result = zr_engine_actions_make(engine);
     if (result == ZR_OK && !engine->simulated)
         result = zr_take(o->host_arena, ZR_TAG_OTHER, (engine->world + 1) * engine->layout.units_count,
@@ -326,7 +328,12 @@ static zr_result keep_options(struct zr_engine *engine, const struct zr_engine_o
 {
     struct zr_optimizer_options *optimizer = &engine->options.optimizer;
     engine->options = *options;
-    engine->optimizer = zr_optimizer_with(&options->optimizer);
+    engine->optimizer =
+        zr_optimizer_with(&options->optimizer, options->outer.period > 0              ? ZR_KEEPS_ANCHOR
+                                               : options->optimizer.average_decay > 0 ? ZR_KEEPS_AVERAGE
+                                                                                      : ZR_KEEPS_NOTHING);
+    if (options->outer.fragments == 0)
+        engine->options.outer.fragments = 1;
     engine->simulated = !options->kernels->executes;
     engine->host_invisible = !options->kernels->host_visible;
     engine->rank = zr_comm_rank(options->comm);
@@ -369,6 +376,8 @@ zr_result zr_engine_create(zr_engine **out, const struct zr_engine_options *opti
         return result;
     memset(engine, 0, sizeof *engine);
     result = keep_options(engine, options);
+    const bool packs_outer = options->outer.period > 0 && options->outer.packing != ZR_PACKING_ONEBIT,
+               packs = zr_engine_packs(engine) || packs_outer;
     if (result == ZR_OK)
         result = zr_layout_make(
             &engine->layout,
@@ -376,10 +385,11 @@ zr_result zr_engine_create(zr_engine **out, const struct zr_engine_options *opti
                                         .world = engine->world,
                                         .precision = options->precision,
                                         .optimizer = engine->optimizer,
-                                        .block_elements = zr_engine_packs(engine) ? ZR_PACK_BLOCK : 1,
-                                        /* Tensor ranks have copies of some tensors, which must decode alike
-                                         * next to other parts. */
-                                        .blocks_have_one_tensor = zr_engine_packs(engine) && options->tensor,
+                                        .block_elements = packs ? ZR_PACK_BLOCK : 1,
+                                        /* Tensor ranks have copies of some tensors, and pipeline ranks of a
+                                         * tied one, which must decode alike next to other parts. */
+                                        .blocks_have_one_tensor =
+                                            packs && (options->tensor || (packs_outer && options->sharing)),
                                         .groups = engine->options.optimizer.groups,
                                         .host_arena = options->host_arena});
     if (result != ZR_OK)
@@ -429,6 +439,7 @@ void zr_engine_destroy(zr_engine *engine)
     }
     zr_engine_kept_close(engine);
     zr_engine_actions_end(engine);
+    zr_outer_close(engine);
     zr_engine_compression_close(engine);
     zr_drop(host_arena, &engine->small_squares);
     zr_drop(host_arena, &engine->squares);

@@ -19,6 +19,7 @@
 #define ZR_ENGINE_H
 
 #include "zero/engine/action_list.h"
+#include "zero/engine/outer.h"
 #include "zero/engine/state_store.h"
 #include "zero/comm/copies.h"
 #include "zero/comm/take.h"
@@ -326,6 +327,7 @@ struct zr_engine {
     struct zr_actions step;                  /* the end of a step */
     struct zr_compression_state compression; /* see compression.h */
     struct zr_meter meter;
+    struct zr_outer_state outer;
     struct zr_warmup warmup;
     float *errors;  /* see errors.h; NULL: none */
     float *anchors; /* see zerone.h: parameters of the last sent step, then buffers; NULL: none */
@@ -522,8 +524,7 @@ static inline float *zr_owned_floats(const struct zr_engine *engine, const struc
                                      const struct zr_owned *owned, unsigned slot, size_t skip)
 {
     const struct zr_optimizer *optimizer = engine->layout.units[tensor->parameter.unit].optimizer;
-    return slot < optimizer->slots_count - optimizer->keeps_average &&
-                   zr_slot_is_plain(&optimizer->slots[slot])
+    return slot < optimizer->slots_count - optimizer->kept_count && zr_slot_is_plain(&optimizer->slots[slot])
                ? zr_owned_slot(engine, tensor, owned, slot, skip)
                : NULL;
 }

@@ -407,6 +407,41 @@ static zr_result check_compression(const struct zr_engine_options *options)
                : ZR_OK;
 }
 
+/* What groups exclude, see struct zr_outer. */
+static zr_result check_outer(const struct zr_engine_options *options)
+{
+    const struct zr_outer *o = &options->outer;
+    const unsigned fragments = o->fragments > 0 ? o->fragments : 1;
+    const struct number numbers[] = {{"outer.rate", o->rate, 0, FLT_MAX, false},
+                                     {"outer.momentum", o->momentum, 0, 1, true},
+                                     {"outer.mix", o->mix, 0, 1, true}};
+    if (o->period == 0)
+        return ZR_OK;
+    if (!o->comm || (unsigned)o->packing >= ZR_PACKINGS_COUNT)
+        return zr_fail(ZR_ERR_INVALID, "outer requires a communicator of the groups, and a packing or none");
+    if (fragments > ZR_OUTER_FRAGMENTS_MAX || o->period % fragments != 0 || o->delay >= o->period / fragments)
+        return zr_fail(
+            ZR_ERR_INVALID,
+            "outer: %u fragments must divide %u steps, at most %d, and the delay of %u must be below "
+            "the quotient",
+            fragments, o->period, ZR_OUTER_FRAGMENTS_MAX, o->delay);
+    if (fragments > 1 && options->pipeline)
+        return zr_fail(ZR_ERR_INVALID,
+                       "outer.fragments requires 1 with a pipeline, whose ranks share tensors of "
+                       "different units");
+    if (options->precision == ZR_PRECISION_FP16)
+        return zr_fail(ZR_ERR_INVALID, "outer requires fp32 or bf16: in fp16 groups skip different steps");
+    if (options->optimizer.average_decay > 0 || options->offload.delayed || options->stashed_versions > 0)
+        return zr_fail(ZR_ERR_INVALID,
+                       "outer excludes a moving average, a delayed update and stashed versions");
+    if (options->kernels->executes && !options->kernels->host_visible && options->offload.optimizer)
+        return zr_fail(ZR_ERR_INVALID, "outer requires state on the device with the kernels \"%s\"",
+                       options->kernels->name);
+    if (o->delay > 0 && options->offload.file)
+        return zr_fail(ZR_ERR_INVALID, "outer.delay excludes offload.file; use 0");
+    return check_numbers(numbers, sizeof numbers / sizeof *numbers);
+}
+
 zr_result zr_engine_check_options(const struct zr_engine_options *options)
 {
     if (!options->arena || !options->host_arena || !options->kernels || !options->context || !options->comm)
@@ -451,5 +486,7 @@ zr_result zr_engine_check_options(const struct zr_engine_options *options)
         result = check_compression(options);
     if (result == ZR_OK)
         result = zr_engine_kept_check(options);
+    if (result == ZR_OK)
+        result = check_outer(options);
     return result == ZR_OK ? check_parameters(options) : result;
 }

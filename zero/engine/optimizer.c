@@ -134,6 +134,14 @@ static bool is_not_factored(const struct zr_parameter *tensor, const struct zr_p
     {                                                                                                        \
         "average", 1, sizeof(float), true, NULL, NULL                                                        \
     }
+#define ANCHOR                                                                                               \
+    {                                                                                                        \
+        "anchor", 1, sizeof(float), true, NULL, NULL                                                         \
+    }
+#define OUTER_MOMENTUM                                                                                       \
+    {                                                                                                        \
+        "outer_momentum", 1, sizeof(float), true, NULL, NULL                                                 \
+    }
 #define FACTORS                                                                                              \
     {                                                                                                        \
         "factors", 1, sizeof(float), false, zr_adafactor_is_factored, zr_adafactor_factors                   \
@@ -143,60 +151,60 @@ static bool is_not_factored(const struct zr_parameter *tensor, const struct zr_p
         "variance", 1, sizeof(float), false, is_not_factored, NULL                                           \
     }
 
-#define ADAFACTOR(average)                                                                                   \
+#define ADAFACTOR(kept)                                                                                      \
     .name = "adafactor", .help = "second moments by row and by column of a matrix, clipped updates",         \
-    .rate = 1e-3f, .numbers = {[ZR_NUMBER_MOMENTUM] = {true, 0}}, .keeps_average = average,                  \
+    .rate = 1e-3f, .numbers = {[ZR_NUMBER_MOMENTUM] = {true, 0}}, .kept_count = kept,                        \
     .not_in_parts = "sums the rows and columns of whole matrices",                                           \
     .not_ahead = "adds the sums of all ranks within an update", .corrections = zr_adafactor_corrections,     \
     .needs_whole = is_any, .prepares = ZR_PREPARES_SUMS, .update = zr_adafactor_update
-#define AVERAGED_ADAFACTOR(average)                                                                          \
+#define WITH_MOMENTUM(kept, ...)                                                                             \
     {                                                                                                        \
-        ADAFACTOR(average), .slots_count = 3 + (average), .slots = {                                         \
+        ADAFACTOR(kept), .slots_count = 3 + (kept), .slots = {                                               \
             FACTORS,                                                                                         \
             VECTORS_VARIANCE,                                                                                \
             MOMENTUM,                                                                                        \
-            AVERAGE                                                                                          \
+            __VA_ARGS__                                                                                      \
         }                                                                                                    \
     }
-static const struct zr_optimizer averaged_adafactor[2] = {AVERAGED_ADAFACTOR(false),
-                                                          AVERAGED_ADAFACTOR(true)};
+static const struct zr_optimizer with_momentum[ZR_KEEPS_COUNT] = {
+    WITH_MOMENTUM(0, AVERAGE), WITH_MOMENTUM(1, AVERAGE), WITH_MOMENTUM(2, ANCHOR, OUTER_MOMENTUM)};
 
 #define ADAM_NUMBERS                                                                                         \
     [ZR_NUMBER_BETA1] = {true, 0.9f}, [ZR_NUMBER_BETA2] = {true, 0.95f}, [ZR_NUMBER_EPSILON] = {true, 1e-8f}
 
-/* The rows, with or without a moving average, whose slot is the last one. */
-#define OPTIMIZERS(average)                                                                                  \
+/* The rows, and the last slots of enum zr_keeps. */
+#define OPTIMIZERS(kept, ...)                                                                                \
     {                                                                                                        \
         [ZR_OPTIMIZER_ADAMW] = {.name = "adamw",                                                             \
                                 .help = "Adam with decoupled weight decay",                                  \
                                 .rate = 1e-3f,                                                               \
                                 .numbers = {ADAM_NUMBERS},                                                   \
-                                .slots_count = 2 + (average),                                                \
-                                .slots = {MOMENTUM, VARIANCE, AVERAGE},                                      \
-                                .keeps_average = average,                                                    \
+                                .slots_count = 2 + (kept),                                                   \
+                                .slots = {MOMENTUM, VARIANCE, __VA_ARGS__},                                  \
+                                .kept_count = kept,                                                          \
                                 .corrections = betas,                                                        \
                                 .update = update_adamw},                                                     \
         [ZR_OPTIMIZER_SGD] = {.name = "sgd",                                                                 \
                               .help = "stochastic gradient descent with momentum",                           \
                               .rate = 1e-3f,                                                                 \
                               .numbers = {[ZR_NUMBER_MOMENTUM] = {true, 0.9f}},                              \
-                              .slots_count = 1 + (average),                                                  \
-                              .slots = {MOMENTUM, AVERAGE},                                                  \
-                              .keeps_average = average,                                                      \
+                              .slots_count = 1 + (kept),                                                     \
+                              .slots = {MOMENTUM, __VA_ARGS__},                                              \
+                              .kept_count = kept,                                                            \
                               .corrections = betas,                                                          \
                               .update = update_sgd},                                                         \
         [ZR_OPTIMIZER_ADAMW8] = {.name = "adamw8",                                                           \
                                  .help = "AdamW with momentum and variance in 8 bits",                       \
                                  .rate = 1e-3f,                                                              \
                                  .numbers = {ADAM_NUMBERS},                                                  \
-                                 .slots_count = 2 + (average),                                               \
+                                 .slots_count = 2 + (kept),                                                  \
                                  .slots = {{"momentum", ZR_BLOCK8_NUMBERS, sizeof(struct zr_block8), true,   \
                                             NULL, NULL},                                                     \
                                            {"variance", ZR_BLOCK8_NUMBERS, sizeof(struct zr_block8), false,  \
                                             NULL, NULL},                                                     \
-                                           AVERAGE},                                                         \
-                                 .keeps_average = average,                                                   \
-                                 .wide = &optimizers[average][ZR_OPTIMIZER_ADAMW],                           \
+                                           __VA_ARGS__},                                                     \
+                                 .kept_count = kept,                                                         \
+                                 .wide = &optimizers[kept][ZR_OPTIMIZER_ADAMW],                              \
                                  .not_in_parts = "keeps state in blocks of whole tensors",                   \
                                  .corrections = betas,                                                       \
                                  .update = update_adamw8},                                                   \
@@ -205,30 +213,31 @@ static const struct zr_optimizer averaged_adafactor[2] = {AVERAGED_ADAFACTOR(fal
                                .rate = 1e-3f,                                                                \
                                .numbers = {ADAM_NUMBERS, [ZR_NUMBER_MOMENTUM] = {true, 0.95f}},              \
                                .wide_heads = true,                                                           \
-                               .slots_count = 2 + (average),                                                 \
+                               .slots_count = 2 + (kept),                                                    \
                                .slots = {MOMENTUM,                                                           \
                                          {"variance", 1, sizeof(float), false, is_other, NULL},              \
-                                         AVERAGE},                                                           \
-                               .keeps_average = average,                                                     \
+                                         __VA_ARGS__},                                                       \
+                               .kept_count = kept,                                                           \
                                .not_in_parts = "updates whole matrices",                                     \
                                .not_ahead = "gathers matrices of all ranks within an update",                \
                                .corrections = betas,                                                         \
                                .needs_whole = is_hidden_matrix,                                              \
                                .prepares = ZR_PREPARES_DIRECTIONS,                                           \
                                .update = update_muon},                                                       \
-        [ZR_OPTIMIZER_ADAFACTOR] = {ADAFACTOR(average), .slots_count = 2 + (average),                        \
-                                    .slots = {FACTORS, VECTORS_VARIANCE, AVERAGE},                           \
-                                    .averaged = &averaged_adafactor[average]},                               \
+        [ZR_OPTIMIZER_ADAFACTOR] = {ADAFACTOR(kept), .slots_count = 2 + (kept),                              \
+                                    .slots = {FACTORS, VECTORS_VARIANCE, __VA_ARGS__},                       \
+                                    .averaged = &with_momentum[kept]},                                       \
     }
-static const struct zr_optimizer optimizers[2][ZR_OPTIMIZERS_COUNT] = {OPTIMIZERS(false), OPTIMIZERS(true)};
+static const struct zr_optimizer optimizers[ZR_KEEPS_COUNT][ZR_OPTIMIZERS_COUNT] = {
+    OPTIMIZERS(0, AVERAGE), OPTIMIZERS(1, AVERAGE), OPTIMIZERS(2, ANCHOR, OUTER_MOMENTUM)};
 
 const struct zr_optimizer *zr_optimizer_of(enum zr_optimizer_kind kind)
 {
     return (size_t)kind < ZR_OPTIMIZERS_COUNT ? &optimizers[0][kind] : NULL;
 }
 
-const struct zr_optimizer *zr_optimizer_with(const struct zr_optimizer_options *options)
+const struct zr_optimizer *zr_optimizer_with(const struct zr_optimizer_options *options, enum zr_keeps keeps)
 {
-    const struct zr_optimizer *optimizer = &optimizers[options->average_decay > 0][options->kind];
+    const struct zr_optimizer *optimizer = &optimizers[keeps][options->kind];
     return optimizer->averaged && options->momentum_factor > 0 ? optimizer->averaged : optimizer;
 }

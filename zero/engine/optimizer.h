@@ -8,7 +8,12 @@
 
 #include "zero/zr_zero.h"
 
-enum { ZR_SLOTS_MAX = 4 };
+enum { ZR_SLOTS_MAX = 5 };
+
+/* What an optimizer's state has in its last slots, which updates of the optimizer do not use: nothing; the
+ * moving average of zr_optimizer_options.average_decay; the parameters of the last synchronisation of groups
+ * and the outer momentum, see outer.h. The number of slots is the value. */
+enum zr_keeps { ZR_KEEPS_NOTHING = 0, ZR_KEEPS_AVERAGE, ZR_KEEPS_ANCHOR, ZR_KEEPS_COUNT };
 
 /* Numbers of struct zr_optimizer_options that an optimizer may take. */
 enum zr_number_kind {
@@ -66,7 +71,7 @@ struct zr_optimizer_call {
     size_t n;
     struct zr_numbers gradient;
     float *master;
-    void *slots[ZR_SLOTS_MAX]; /* NULL: the tensor has no such slot, or it is the average */
+    void *slots[ZR_SLOTS_MAX]; /* NULL: the tensor has no such slot, or it is one of enum zr_keeps */
     const struct zr_parameter *tensor;
     size_t first;                /* index in the tensor of the first element */
     const float *direction;      /* of the elements, if the optimizer prepares directions; else NULL */
@@ -84,7 +89,7 @@ struct zr_optimizer {
     bool wide_heads; /* zr-train's group of heads has wide_state */
     unsigned slots_count;
     struct zr_optimizer_slot slots[ZR_SLOTS_MAX];
-    bool keeps_average; /* the last slot is the moving average of zr_optimizer_options.average_decay */
+    unsigned kept_count;                 /* last slots: a value of enum zr_keeps */
     const struct zr_optimizer *wide;     /* of units with a tensor whose group has wide_state; NULL: itself */
     const struct zr_optimizer *averaged; /* with a momentum_factor above 0; NULL: itself */
     /* Why tensors must be whole on a rank / an update cannot run before the norm is known, as a verb and its
@@ -128,9 +133,9 @@ static inline bool zr_slot_is_plain(const struct zr_optimizer_slot *slot)
     return slot->block_elements == 1 && !slot->whole;
 }
 
-/* The row of a kind, without average; NULL: there is none / of valid options. */
+/* The row of a kind that keeps nothing; NULL: there is none / of valid options. */
 const struct zr_optimizer *zr_optimizer_of(enum zr_optimizer_kind kind);
-const struct zr_optimizer *zr_optimizer_with(const struct zr_optimizer_options *options);
+const struct zr_optimizer *zr_optimizer_with(const struct zr_optimizer_options *options, enum zr_keeps keeps);
 
 /* Bytes of a slot for a number of elements, whole blocks. */
 static inline size_t zr_slot_state_bytes(const struct zr_optimizer_slot *slot, size_t elements)

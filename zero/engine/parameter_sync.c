@@ -145,10 +145,22 @@ static bool updates_more(const struct zr_engine *engine, size_t unit)
            zr_unit_owned(&engine->units[unit]) > engine->layout.units[unit].shard_elements;
 }
 
+/* Gathers a unit's parameters that this rank holds beyond its shard. */
+static zr_result gather_others(struct zr_engine *engine, size_t unit)
+{
+    return keeps_more(engine, unit) ? zr_engine_all_gather_parameters(engine, unit) : ZR_OK;
+}
+
+zr_result zr_engine_publish_masters(struct zr_engine *engine, size_t unit)
+{
+    zr_result result = zr_engine_round_masters(engine, unit);
+    return result == ZR_OK ? gather_others(engine, unit) : result;
+}
+
 /* Gathers a unit's parameters and state that this rank holds beyond its shard. */
 static zr_result all_gather_unit(struct zr_engine *engine, size_t unit)
 {
-    zr_result result = keeps_more(engine, unit) ? zr_engine_all_gather_parameters(engine, unit) : ZR_OK;
+    zr_result result = gather_others(engine, unit);
     return result == ZR_OK && updates_more(engine, unit) ? all_gather_states(engine, unit) : result;
 }
 

@@ -198,13 +198,11 @@ static zr_result update_window(struct zr_engine_run *run, size_t unit, const str
         if (p->needs_whole && run->prepared.squares)
             call.sums = (struct zr_tensor_sums){run->prepared.row_means + i, run->prepared.squares + 2 * i,
                                                 engine->world, 2 * u->parameters_count};
-        for (unsigned s = 0; s < optimizer->slots_count; s++)
+        const unsigned used = optimizer->slots_count - optimizer->kept_count;
+        for (unsigned s = 0; s < used; s++)
             call.slots[s] = zr_owned_slot(engine, p, owned, s, skip);
-        float *average = NULL;
-        if (optimizer->keeps_average) {
-            average = call.slots[optimizer->slots_count - 1];
-            call.slots[optimizer->slots_count - 1] = NULL;
-        }
+        float *average =
+            optimizer->kept_count == ZR_KEEPS_AVERAGE ? zr_owned_slot(engine, p, owned, used, skip) : NULL;
         if (window->values.at)
             call.parameter = zr_numbers_at(window->values, at);
         result = clear_between(engine, compute, window, done, at);

@@ -15,8 +15,11 @@ zr_result zr_engine_give_owned(struct zr_engine *engine, size_t unit, bool chang
 /* Rounds this rank's masters to its parameters; does nothing in fp32. */
 zr_result zr_engine_round_masters(struct zr_engine *engine, size_t unit);
 
-/* average.c: starts the moving average of a part of `owned` with the parameters' values; does nothing without
- * an average. */
+/* Publishes new masters of a unit: rounds them and starts the all-gather of what peers keep of them. */
+zr_result zr_engine_publish_masters(struct zr_engine *engine, size_t unit);
+
+/* average.c: starts the moving average, or the anchor, of a part of `owned` with the parameters' values; does
+ * nothing if there is neither. */
 zr_result zr_engine_start_average(struct zr_engine *engine, size_t unit, const struct zr_owned *owned,
                                   struct zr_overlap part);
 

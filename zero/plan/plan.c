@@ -323,6 +323,7 @@ static void note(struct zr_byte_plan *out, const struct rehearsal *rehearsal,
         rehearsal->sent_by_step.bytes + left_out(rehearsal) * rehearsal->sent_by_middle.bytes;
     if (zr_engine_is_zerone(rehearsal->state.engine))
         out->full_sent_bytes = out->sent_elements_per_step * rehearsal->state.engine->gradient_bytes;
+    zr_outer_get_report(rehearsal->state.engine, &out->outer);
     out->check_sent_bytes = zr_meter_bytes(rehearsal->state.engine);
     out->host_moved_bytes_per_step =
         rehearsal->moved_by_step + left_out(rehearsal) * rehearsal->moved_by_middle;
@@ -356,7 +357,10 @@ static zr_result rehearse(struct zr_byte_plan *out, struct rehearsal *rehearsal)
     struct zr_arena_stats stats;
     struct zr_checkpoint_policy policy = request->checkpoints;
     double loss;
+    struct zr_outer outer = request->outer;
     policy.host = request->offloads_checkpoints ? rehearsal->host_tier : NULL;
+    if (outer.period > 0 && outer.period / outer.fragments == 2) /* the second step would synchronise */
+        outer.period *= 2;
     zr_result result = zr_trainer_state_open(
         &rehearsal->state,
         &(struct zr_trainer_state_options){
@@ -375,6 +379,7 @@ static zr_result rehearse(struct zr_byte_plan *out, struct rehearsal *rehearsal)
             .compression = request->compression,
             .measures_squares = request->measures_squares,
             .kept = request->keeps_state ? &(struct zr_kept_memory){.take = NULL} : NULL,
+            .outer = outer,
             .precision = request->precision,
             .optimizer = request->optimizer,
             .checkpoints = policy,
@@ -417,7 +422,9 @@ static zr_result rehearse_on_mesh(struct zr_byte_plan *out, struct rehearsal *re
     unsigned tensor = (unsigned)zr_shape_tensor(&request->shape),
              context = (unsigned)zr_shape_context(&request->shape),
              pipeline = request->stages.ranks > 1 ? request->stages.ranks : 1;
-    struct zr_mesh_shape shape = {request->world / tensor / pipeline / context, tensor, pipeline, context};
+    unsigned groups = request->groups > 1 ? request->groups : 1;
+    struct zr_mesh_shape shape = {request->world / tensor / pipeline / context / groups, tensor, pipeline,
+                                  context, groups};
     zr_comm *world;
     size_t bucket_bytes;
     zr_result result =

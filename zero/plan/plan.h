@@ -4,13 +4,16 @@
 #define ZR_BYTE_PLAN_H
 
 #include "defrag/zr_defrag.h"
+#include "zero/engine/outer.h"
 #include "zero/model/transformer.h"
 #include "zero/plan/reservations.h"
 
 struct zr_plan_request {
     struct zr_shape shape;
     unsigned stage, threads;
-    unsigned rank, world; /* of the whole run; shape.tensor ranks form one data rank */
+    unsigned rank, world;  /* of the whole run; shape.tensor ranks form one data rank */
+    unsigned groups;       /* 0: 1 */
+    struct zr_outer outer; /* its communicator is the plan's */
     struct zr_stages stages;
     unsigned micro_batches; /* per step; 0: 1 */
     enum zr_reduce_when reduce;
@@ -55,7 +58,8 @@ struct zr_byte_plan {
      * saves. */
     uint64_t whole_parameters, whole_gradients;
     uint64_t sent_elements_per_step, sent_bytes_per_step;
-    uint64_t full_sent_bytes;  /* of a step in full precision with ZR_METHOD_ZERONE; else 0 */
+    uint64_t full_sent_bytes;     /* of a step in full precision with ZR_METHOD_ZERONE; else 0 */
+    struct zr_outer_report outer; /* exchanges of groups, which are not in sent_bytes_per_step */
     uint64_t check_sent_bytes; /* at most, by a rank in a check of compression; not in sent_bytes_per_step */
     /* Values of the host tier. */
     size_t host_peak_by_tag_bytes[ZR_TAG_COUNT], host_bytes;

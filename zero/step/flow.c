@@ -101,7 +101,7 @@ unsigned zr_flow_age(const zr_trainer *trainer, const struct zr_action *action)
 
 bool zr_trainer_is_drained(const zr_trainer *trainer)
 {
-    return trainer && trainer->flow.following == 0;
+    return trainer && trainer->flow.following == 0 && !trainer->engine->outer.pending;
 }
 
 void zr_trainer_expect_steps(zr_trainer *trainer, unsigned steps)

@@ -85,6 +85,8 @@ zr_result zr_trainer_state_open(struct zr_trainer_state *out, const struct zr_tr
 {
     size_t modules[ZR_PIPELINE_STAGES_MAX];
     struct zr_pipeline pipeline = {.comm = NULL};
+    struct zr_outer outer = options->outer;
+    outer.comm = options->mesh->outer;
     memset(out, 0, sizeof *out);
     out->options = *options;
     if (options->mesh->pipeline) {
@@ -119,6 +121,7 @@ zr_result zr_trainer_state_open(struct zr_trainer_state *out, const struct zr_tr
                                                       .reduce = options->reduce,
                                                       .measures_squares = options->measures_squares,
                                                       .kept = options->kept,
+                                                      .outer = outer,
                                                       .precision = options->precision,
                                                       .loss_scaling = options->loss_scaling,
                                                       .seed = options->seed,

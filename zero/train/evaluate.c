@@ -101,7 +101,7 @@ static zr_result run_round(struct evaluation *e, const struct tokens *from, uint
 {
     const struct zr_batch batch = zr_rank_batch(e->rank);
     uint64_t windows = windows_of(e, from->count), ranks = zr_train_data_ranks(e->rank->config),
-             first = (round * ranks + e->rank->place.data) * e->rows;
+             first = (round * ranks + zr_train_data_rank(e->rank->config, e->rank->place)) * e->rows;
     size_t count = 0;
     zr_result result = ZR_OK;
     for (; count < e->rows && first + count < windows && result == ZR_OK; count++)

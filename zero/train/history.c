@@ -80,6 +80,7 @@ zr_result zr_history_step_begin(const struct zr_history *history, struct zr_hist
                                     .fills = flows && zr_trainer_is_drained(rank->state.trainer),
                                     .speculative_updates = history->speculative_updates,
                                     .rolled_back_updates = history->rolled_back_updates,
+                                    .merges = rank->state.engine->outer.merges,
                                     .moved_bytes = zr_trainer_state_moved_bytes(&rank->state),
                                     .waited_ns = zr_trainer_state_copies_exposed_ns(&rank->state)};
     /* Waits for the previous update, so that its traffic is not counted in this step. */
@@ -121,8 +122,11 @@ void zr_history_step_end(struct zr_history *history, const struct zr_history_ste
     bool drained = rank->state.trainer->flow.asynchronous && zr_trainer_is_drained(rank->state.trainer);
     const struct zr_history_step *from = drained ? &history->fill : step;
     uint64_t steps = drained ? history->count + 1 - history->fill_count : 1;
+    /* After some steps groups publish parameters once more. */
+    const struct zr_outer *outer = &rank->config->outer;
+    bool publishes = outer->period > outer->fragments && rank->state.engine->outer.merges > step->merges;
     /* A skipped step sends less; an update that waits for the norm, or is repeated, moves another amount. */
-    if ((step->first || (drained && !history->counted)) && !line->skipped) {
+    if ((step->first || (drained && !history->counted)) && !line->skipped && !publishes) {
         history->measured++;
         history->counted =
             (!rank->config->speculative_bytes || step->speculative_updates < history->speculative_updates) &&
@@ -236,6 +240,7 @@ void zr_history_measure(const struct zr_history *history, struct zr_rank_report 
     measure_host_tier(history, report);
     measure_file(history, report);
     zr_spill_get_report(rank, &report->spill);
+    zr_outer_get_report(rank->state.engine, &report->outer);
     report->sent_elements_per_step = history->sent_elements_per_step;
     report->sent_bytes_per_step = history->sent_bytes_per_step;
     report->mean_sent_bytes = history->count ? (double)history->sent_bytes / (double)history->count : 0;

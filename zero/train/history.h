@@ -23,7 +23,8 @@ struct zr_history_step {
                  * all of them together is known */
     struct zr_comm_counters comm;
     struct zr_state_file_report file;
-    uint64_t driver_calls, moved_bytes, waited_ns, speculative_updates, rolled_back_updates;
+    uint64_t driver_calls, moved_bytes, waited_ns, speculative_updates, rolled_back_updates,
+        merges; /* by zr_outer_state */
 };
 
 struct zr_history {

@@ -74,10 +74,11 @@ static zr_result save(struct loop *loop, uint64_t step)
     return result;
 }
 
-/* With --ema: exchanges the weights and their average, before and after a use of the average. */
+/* With --ema: exchanges the weights and their average, before and after a use of the average; with --outer
+ * the weights and those of the last synchronisation. */
 static zr_result exchange_average(struct loop *loop)
 {
-    return loop->rank.config->optimizer.average_decay > 0
+    return zr_train_keeps(loop->rank.config) != ZR_KEEPS_NOTHING
                ? zr_engine_exchange_average(loop->rank.state.engine)
                : ZR_OK;
 }
@@ -93,7 +94,8 @@ static zr_result validate_weights(struct loop *loop)
     zr_result result;
 
     for (uint64_t round = 0; round < zr_data_validation_rounds(&rank->data); round++) {
-        struct zr_data_place place = {.step = round, .data_rank = rank->place.data};
+        struct zr_data_place place = {.step = round,
+                                      .data_rank = zr_train_data_rank(rank->config, rank->place)};
         size_t count;
         double loss;
         result = zr_batch_validation(&batch, &place, &count);
@@ -168,7 +170,7 @@ static zr_result load_batch(void *state, unsigned micro_batch)
     const struct zr_batch batch = zr_rank_batch(rank);
     unsigned per_step = rank->config->micro_batches;
     struct zr_data_place place = {.step = step->number + micro_batch / per_step,
-                                  .data_rank = rank->place.data,
+                                  .data_rank = zr_train_data_rank(rank->config, rank->place),
                                   .micro_batch = micro_batch % per_step};
     zr_rank_draw(rank, &rank->state, &place);
     return zr_batch_train(&batch, &place);
@@ -348,7 +350,7 @@ static unsigned steps_before_pause(const struct loop *loop, uint64_t step)
                                                                   : UINT_MAX;
 }
 
-/* Requests wait until an asynchronous pipeline has drained. */
+/* Requests wait until an asynchronous pipeline has drained, and until groups have ended an exchange. */
 static void defer(struct loop *loop, struct agreed_request *request)
 {
     if (request->kind > loop->deferred.kind)
@@ -690,6 +692,7 @@ static zr_result run(struct loop *loop, struct zr_local_world *local, unsigned r
             zr_say("step %" PRIu64 " begins %.2f s after the loss of a rank", done + 1,
                    (double)zr_local_restart_ns(local) * 1e-9);
         zr_progress_start(&loop->progress, done, config->steps);
+        loop->progress.exchange_steps = config->outer.period / config->outer.fragments;
     }
     result = zr_prove_open(&loop->prove, &loop->rank);
     if (result == ZR_OK)

@@ -94,7 +94,7 @@ zr_result zr_messages_take(struct zr_messages *messages, struct zr_message *out)
             out->refusals = all[r].refusals;
         }
     }
-    out->loss /= zr_mesh_shards(mesh);
+    out->loss /= zr_mesh_shards(mesh) * zr_mesh_groups(mesh);
     return ZR_OK;
 }
 

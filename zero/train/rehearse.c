@@ -58,6 +58,14 @@ static zr_result check_limit(const struct zr_train_config *config, zr_arena *hos
     return result == ZR_OK ? refuse(config, &advice) : result;
 }
 
+/* Number `index` of the ranks of a pipeline rank. */
+static unsigned rank_of(const struct zr_train_config *config, unsigned pipeline_rank, unsigned index)
+{
+    const struct zr_mesh_shape mesh = zr_train_mesh(config);
+    unsigned layer = zr_mesh_group_ranks(mesh) / mesh.pipeline;
+    return index / layer * zr_mesh_group_ranks(mesh) + pipeline_rank * layer + index % layer;
+}
+
 /* Plans the ranks of a pipeline rank. Data- and tensor-parallel ranks take the same bytes, because shards are
  * equal. The last one is rehearsed as a check; if its plan differed, every rank would be rehearsed. Order:
  * first, last, third, ..., second. */
@@ -68,10 +76,7 @@ static zr_result plan_ranks(const struct zr_train_config *config, unsigned pipel
     struct zr_byte_plan first = {0};
     bool alike = false;
     for (unsigned i = 0; i < count; i++) {
-        unsigned r = zr_train_first_rank(config, pipeline_rank) + (i == 0      ? 0
-                                                                   : i == 1    ? last
-                                                                   : i == last ? 1
-                                                                               : i);
+        unsigned r = rank_of(config, pipeline_rank, i == 0 ? 0 : i == 1 ? last : i == last ? 1 : i);
         zr_result result = alike ? ZR_OK : zr_rank_plan(plan, config, r, host_arena);
         if (result != ZR_OK)
             return result;

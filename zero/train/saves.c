@@ -47,6 +47,9 @@ static struct zr_checkpoint checkpoint_of(const struct zr_saves *saves, const ch
     return (struct zr_checkpoint){.folder = folder,
                                   .engine = saves->rank->state.engine,
                                   .comm = saves->rank->comm,
+                                  .group_comm = saves->rank->mesh.group,
+                                  .group = saves->rank->place.group,
+                                  .groups = config->groups,
                                   .shape = saves->rank->state.transformer.shape,
                                   .seed = config->seed,
                                   .stage = config->stage,
@@ -107,17 +110,20 @@ zr_result zr_saves_save(struct zr_saves *saves, uint64_t step)
 zr_result zr_saves_export(struct zr_saves *saves)
 {
     const struct zr_train_config *config = saves->rank->config;
-    zr_result result;
+    zr_result result = ZR_OK;
 
     if (!config->export[0])
         return ZR_OK;
     zr_local_busy(saves->rank->local, saves->rank->rank, true);
-    result = zr_model_export(&(struct zr_model_file){.path = config->export,
-                                                     .engine = saves->rank->state.engine,
-                                                     .comm = saves->rank->comm,
-                                                     .source = config->model,
-                                                     .part_bytes = config->export_part_bytes,
-                                                     .shape = saves->rank->state.transformer.shape});
+    if (saves->rank->place.group == 0) /* all groups have the same parameters */
+        result = zr_model_export(&(struct zr_model_file){.path = config->export,
+                                                         .engine = saves->rank->state.engine,
+                                                         .comm = saves->rank->mesh.group,
+                                                         .source = config->model,
+                                                         .part_bytes = config->export_part_bytes,
+                                                         .shape = saves->rank->state.transformer.shape});
+    if (config->groups > 1)
+        result = zr_comm_all_status(saves->rank->comm, result);
     zr_local_busy(saves->rank->local, saves->rank->rank, false);
     if (result == ZR_OK && zr_rank_logs(saves->rank)) {
         zr_progress_break(saves->progress);
@@ -382,6 +388,10 @@ zr_result zr_saves_resume(struct zr_saves *saves)
         zr_say("%s also has step %" PRIu64
                ", which is incomplete: its manifest.json is missing; it was skipped",
                saves->source, origin.passed_over);
+    if (origin.groups > 0 && origin.groups != saves->rank->config->groups)
+        zr_say(
+            "the checkpoint has %u groups, this run has %u: group g goes on with the state of group g modulo %u",
+            origin.groups, saves->rank->config->groups, origin.groups);
     say_other_batches(saves, &origin);
     say_other_data(saves, &origin.course);
     say_other_dropout(saves, &origin.course);

@@ -63,6 +63,8 @@ OPERATION(add, kernels->add(c, &(struct zr_add){n, at(in[0], i), at(in[1], i), a
 OPERATION(average,
           kernels->average(c, &(struct zr_average){n, 0.9f, false, NULL, at(out[1], i), at(out[2], i)}))
 OPERATION(exchange, kernels->average(c, &(struct zr_average){n, 0, true, NULL, at(out[1], i), at(out[2], i)}))
+OPERATION(outer, kernels->outer_step(c, &(struct zr_outer_step){n, false, 0.7f, 0.9f, 0.5f, at(floats, i),
+                                                                at(out[1], i), at(out[2], i), at(out[3], i)}))
 OPERATION(widen, kernels->convert(c, &(struct zr_convert){n, from(in[0], i), from(out[1], i)}))
 OPERATION(narrow, kernels->convert(c, &(struct zr_convert){n, from(floats, i), from(out[0], i)}))
 OPERATION(other_kind,
@@ -130,6 +132,7 @@ static const struct operation {
                   {"add", run_add, 0, true},
                   {"average", run_average, 0, false},
                   {"average, exchanged", run_exchange, 0, false},
+                  {"outer_step", run_outer, 0, false},
                   {"convert to floats", run_widen, 0, false},
                   {"convert from floats", run_narrow, 0, false},
                   {"convert to the other kind", run_other_kind, 0, false},

@@ -381,6 +381,32 @@ static double case_average(struct zr_kernel_context *c, const struct shape *s)
     return error_of(average) + error_of(master) == 0 ? 0 : INFINITY;
 }
 
+/* The outer step of two groups' fragment: differences, then Nesterov momentum, with and without a mix. */
+static double case_outer_step(struct zr_kernel_context *c, const struct shape *s)
+{
+    const size_t n = rows_of(s) * s->channels;
+    struct tensor *gradient = in_out(n, 0, 1), *anchor = in_out(n, 0, 1), *master = in_out(n, 0, 1),
+                  *momentum = in_out(n, 0, 1);
+    for (unsigned mixes = 0; mixes < 2; mixes++) {
+        struct zr_outer_step step = {
+            n, true, 0.5f, 0.75f, 0.25f * (float)mixes, gradient->at, anchor->at, master->at, momentum->at};
+        kernels->outer_step(c, &step);
+        step.differs = false;
+        kernels->outer_step(c, &step);
+        for (size_t i = 0; i < n; i++) {
+            float g = (float)(anchor->real[i] - master->real[i]),
+                  m = (float)(0.75f * (float)momentum->real[i]) + g,
+                  a = (float)anchor->real[i] - 0.5f * (g + (float)(0.75f * m));
+            gradient->real[i] = (double)g;
+            momentum->real[i] = (double)m;
+            anchor->real[i] = (double)a;
+            master->real[i] =
+                mixes ? (double)((float)(0.25f * (float)master->real[i]) + 0.75f * a) : (double)a;
+        }
+    }
+    return error_of(gradient) + error_of(anchor) + error_of(master) + error_of(momentum) == 0 ? 0 : INFINITY;
+}
+
 static double case_head(struct zr_kernel_context *c, const struct shape *s)
 {
     size_t rows = rows_of(s);
@@ -541,6 +567,7 @@ static const struct test_case cases[] = {
     {"head", case_head},
     {"dropout", case_dropout},
     {"average", case_average},
+    {"outer_step", case_outer_step},
     {"steep", case_steep},
     {"adamw", case_adamw},
     {"reductions", case_reductions},

@@ -44,6 +44,8 @@ zr_result zr_rank_request(struct zr_plan_request *out, const struct zr_train_con
                                     .stages = config->stages,
                                     .rank = rank,
                                     .world = config->world,
+                                    .groups = config->groups,
+                                    .outer = config->outer,
                                     .threads = config->threads,
                                     .bucket_bytes = config->bucket_bytes,
                                     .checkpoints = config->checkpoints,
@@ -101,6 +103,7 @@ void zr_rank_note_plan(struct zr_rank_report *report, const struct zr_byte_plan 
     report->planned_sent_bytes = plan->sent_bytes_per_step;
     report->planned_full_bytes = plan->full_sent_bytes;
     report->planned_check_bytes = plan->check_sent_bytes;
+    report->outer = plan->outer;
     report->planned_nvme_bytes = plan->nvme_bytes;
     report->planned_nvme_moved_bytes = plan->nvme_moved_bytes_per_step;
     report->tag_limits = plan->tag_limits;

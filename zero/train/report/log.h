@@ -91,12 +91,13 @@ struct zr_progress {
     uint64_t started_ns, shown_ns;
     uint64_t shown_step;
     double smoothed_tokens_per_second;
-    double validation_loss; /* last known; negative: none */
-    bool unshown;           /* not yet printed on a plain line */
-    uint64_t save_step;     /* the next save is after this step or earlier; 0: none */
-    uint64_t save_ns;       /* or from this time on; 0: none */
-    bool open;              /* a live line is on the terminal */
-    const char *noun;       /* of plain lines, before the number: "step" */
+    double validation_loss;  /* last known; negative: none */
+    bool unshown;            /* not yet printed on a plain line */
+    uint64_t save_step;      /* the next save is after this step or earlier; 0: none */
+    uint64_t save_ns;        /* or from this time on; 0: none */
+    uint64_t exchange_steps; /* between exchanges of groups; 0: none */
+    bool open;               /* a live line is on the terminal */
+    const char *noun;        /* of plain lines, before the number: "step" */
 };
 
 void zr_progress_start(struct zr_progress *out, uint64_t first_step, uint64_t steps);

@@ -52,6 +52,16 @@ static bool describe_save(const struct zr_progress *progress, uint64_t step, cha
     return true;
 }
 
+/* "exchange at 200"; false: no groups, or none follows. */
+static bool describe_exchange(const struct zr_progress *progress, uint64_t step, char out[64])
+{
+    uint64_t every = progress->exchange_steps, next = every > 0 ? (step / every + 1) * every : 0;
+    if (next == 0 || next > progress->steps)
+        return false;
+    snprintf(out, 64, "exchange at %" PRIu64, next);
+    return true;
+}
+
 /* A bar of `width` cells: eighths of a block in UTF-8, else '#' and '.'. Returns its bytes. */
 static size_t draw_bar(const struct zr_progress *progress, uint64_t step, unsigned width, char *out)
 {
@@ -78,7 +88,7 @@ static size_t draw_bar(const struct zr_progress *progress, uint64_t step, unsign
 static unsigned draw_text(const struct zr_progress *progress, const struct zr_step_line *line, unsigned space,
                           char text[512])
 {
-    char pieces[8][64], number[ZR_NUMBER_ROOM];
+    char pieces[9][64], number[ZR_NUMBER_ROOM];
     size_t count = 0;
     unsigned used = 0;
 
@@ -93,6 +103,7 @@ static unsigned draw_text(const struct zr_progress *progress, const struct zr_st
         snprintf(pieces[count++], 64, "val %.4f", progress->validation_loss);
     if (line->measures_noise && isfinite(line->noise_scale))
         snprintf(pieces[count++], 64, "noise %s tok", zr_number_counted(number, line->noise_scale));
+    count += describe_exchange(progress, line->step, pieces[count]);
     count += describe_save(progress, line->step, pieces[count]);
     text[0] = '\0';
     for (size_t i = 0; i < count; i++) {
@@ -125,8 +136,10 @@ static void draw_line(struct zr_progress *progress, const struct zr_step_line *l
 
 static void print_line(struct zr_progress *progress, const struct zr_step_line *line)
 {
-    char number[3][ZR_NUMBER_ROOM], loss[48] = "", validation[48] = "", noise[48] = "", save[64];
-    bool saves = line->step < progress->steps && describe_save(progress, line->step, save);
+    char number[3][ZR_NUMBER_ROOM], loss[48] = "", validation[48] = "", noise[48] = "", save[64],
+                                    exchange[64];
+    bool saves = line->step < progress->steps && describe_save(progress, line->step, save),
+         exchanges = describe_exchange(progress, line->step, exchange);
     if (!isnan(line->loss))
         snprintf(loss, sizeof loss, "  loss %.4f", line->loss);
     if (progress->unshown)
@@ -134,11 +147,11 @@ static void print_line(struct zr_progress *progress, const struct zr_step_line *
     progress->unshown = false;
     if (line->measures_noise && isfinite(line->noise_scale))
         snprintf(noise, sizeof noise, "  noise %s tok", zr_number_counted(number[2], line->noise_scale));
-    zr_say("%s %" PRIu64 "/%" PRIu64 "%s%s%s  %s tok/s  %s left%s%s", progress->noun, line->step,
+    zr_say("%s %" PRIu64 "/%" PRIu64 "%s%s%s  %s tok/s  %s left%s%s%s%s", progress->noun, line->step,
            progress->steps, loss, validation, noise,
            zr_number_counted(number[0], progress->smoothed_tokens_per_second),
-           zr_number_seconds(number[1], seconds_left(progress, line->step)), saves ? "  " : "",
-           saves ? save : "");
+           zr_number_seconds(number[1], seconds_left(progress, line->step)), exchanges ? "  " : "",
+           exchanges ? exchange : "", saves ? "  " : "", saves ? save : "");
 }
 
 void zr_progress_step(struct zr_progress *progress, const struct zr_step_line *line)

@@ -89,6 +89,27 @@ double zr_report_mean_sent(const struct zr_train_config *config, const struct zr
                          : 0;
 }
 
+static void print_groups(struct zr_text_page *page, const struct zr_train_config *config)
+{
+    const struct zr_outer *o = &config->outer;
+    zr_text_print(
+        &page->text,
+        "%u groups train apart; SGD of rate %g with Nesterov momentum %g synchronises them every %u steps\n",
+        config->groups, (double)o->rate, (double)o->momentum, o->period);
+    if (o->fragments > 1)
+        zr_text_print(&page->text, "in %u fragments, one every %u steps\n", o->fragments,
+                      o->period / o->fragments);
+    if (o->delay > 0)
+        zr_text_print(&page->text, "an exchange takes %u %s; a group keeps %g of its own parameters\n",
+                      o->delay, o->delay == 1 ? "step" : "steps", (double)o->mix);
+}
+
+/* Bytes that groups exchange, as a share of those of sums of gradients in each step. */
+static double exchanged_share(const struct zr_train_config *config, const struct zr_outer_report *outer)
+{
+    return (double)outer->round_bytes / ((double)outer->step_bytes * config->outer.period);
+}
+
 static void print_model(struct zr_text_page *page, const struct zr_train_config *config, uint64_t parameters)
 {
     const struct zr_shape *shape = &config->shape;
@@ -116,7 +137,7 @@ static void print_model(struct zr_text_page *page, const struct zr_train_config 
     }
     if (zr_train_compresses(config)) {
         zr_text_print(&page->text, "ranks send packed");
-        zr_compress_print(&page->text, &config->compression);
+        zr_compress_print(&page->text, config);
         if (zr_train_warmup_settles(config))
             zr_text_print(&page->text, " after the variance has settled");
         else if (zr_compression_keeps_errors(&config->compression) && config->compress_warmup > 0 &&
@@ -137,6 +158,8 @@ static void print_model(struct zr_text_page *page, const struct zr_train_config 
                             " steps; a kind is sent in full precision after an error above %g\n"
                           : "the error of packing is measured every %" PRIu64 " steps\n",
                       config->compress_check, config->compress_tolerance);
+    if (config->outer.period > 0)
+        print_groups(page, config);
     if (config->delayed_update)
         zr_text_print(&page->text,
                       "delayed update: a step computes without the gradients of the step before it, so "
@@ -249,7 +272,7 @@ zr_result zr_report_plan(const struct zr_train_config *config, uint64_t paramete
                       zr_number_bytes(number[0], bytes), zr_number_grouped(number[1], bytes),
                       tag_description(tag));
         if (tag == ZR_TAG_OPTIMIZER)
-            zr_optimizer_state_words(&page.text, &config->optimizer);
+            zr_optimizer_state_words(&page.text, config);
         zr_text_print(&page.text, "\n");
     }
     zr_text_print(&page.text, "  %-11s %10s  %18s  at the peak of a step\n", "total",
@@ -283,6 +306,13 @@ zr_result zr_report_plan(const struct zr_train_config *config, uint64_t paramete
         zr_text_print(&page.text, "  %-11s %10s  %18s  the mean of all steps\n", "",
                       zr_number_bytes(number[0], (uint64_t)zr_report_mean_sent(config, rank)),
                       zr_number_grouped(number[1], (uint64_t)zr_report_mean_sent(config, rank)));
+    if (config->outer.period > 0)
+        zr_text_print(
+            &page.text,
+            "  %-11s %10s  %18s  sent by a rank to other groups in %u steps: 1/%.4g of sums in each step\n",
+            "outer", zr_number_bytes(number[0], rank->outer.round_bytes),
+            zr_number_grouped(number[1], rank->outer.round_bytes), config->outer.period,
+            1 / exchanged_share(config, &rank->outer));
     if (config->compress_check)
         zr_text_print(&page.text, "  %-11s %10s  %18s  at most, sent by a rank per check of packing\n",
                       "checks", zr_number_bytes(number[0], rank->planned_check_bytes),
@@ -591,8 +621,9 @@ static void print_loss(struct zr_text_page *page, const struct zr_training_repor
         zr_text_print(&page->text, "  training    %.4f %s %.4f", run->loss[0],
                       page->terminal.utf8 ? "→" : "->", run->loss[run->steps_count - 1]);
     if (run->validated)
-        zr_text_print(&page->text, "\n  validation  %.4f nats, %.3f bits per %s, on held-out text",
-                      run->validation_loss, run->validation_loss / log(2), unit);
+        zr_text_print(&page->text, "\n  validation  %.4f nats, %.3f bits per %s, on held-out text%s",
+                      run->validation_loss, run->validation_loss / log(2), unit,
+                      run->config->outer.period > 0 ? ", of the last synchronisation" : "");
     zr_text_print(&page->text, "\n");
 }
 
@@ -618,6 +649,19 @@ static void print_error_of_packing(struct zr_text_page *page, const struct zr_co
     if (check->sent_bytes > 0)
         zr_text_print(&page->text, "  %s bytes sent per rank to check packing\n",
                       zr_number_grouped(number, check->sent_bytes));
+}
+
+static void print_exchanges(struct zr_text_page *page, const struct zr_training_report *run)
+{
+    const struct zr_outer_report *outer = &run->ranks[0].outer;
+    char number[2][ZR_NUMBER_ROOM];
+    zr_text_print(
+        &page->text,
+        "  %s bytes sent per rank to other groups in %s exchanges%s: 1/%.4g of sums of gradients in each "
+        "step\n",
+        zr_number_grouped(number[0], outer->sent_bytes), zr_number_grouped(number[1], outer->merges),
+        outer->sent_bytes == outer->planned_bytes ? ", as planned" : "",
+        1 / exchanged_share(run->config, outer));
 }
 
 static void print_speed(struct zr_text_page *page, const struct zr_training_report *run)
@@ -652,6 +696,8 @@ static void print_speed(struct zr_text_page *page, const struct zr_training_repo
             zr_text_print(&page->text, "  %s bytes sent per rank and step, as the mean of %zu steps\n",
                           zr_number_grouped(number[0], (uint64_t)run->ranks[0].mean_sent_bytes),
                           run->steps_count);
+        if (run->config->outer.period > 0)
+            print_exchanges(page, run);
         print_error_of_packing(page, &run->compression);
         zr_text_print(&page->text, "  %.0f %% of communication hidden behind work\n", hidden);
     }

@@ -7,6 +7,7 @@
 
 #include <jansson.h>
 
+#include "zero/engine/outer.h"
 #include "zero/train/settings/args.h"
 #include "zero/train/memory_limit.h"
 #include "zero/train/strategy_search.h"
@@ -63,6 +64,7 @@ struct zr_rank_report {
     uint64_t planned_full_bytes;  /* sent by a step in full precision: zerone */
     double mean_sent_bytes;       /* per step, of all steps */
     uint64_t planned_check_bytes; /* see struct zr_byte_plan */
+    struct zr_outer_report outer; /* before the run only its round_bytes and step_bytes */
     uint64_t driver_calls_last_step;
     uint64_t host_waits_last_step; /* waits for a GPU between the first operation of the step and its end */
     uint64_t graph_steps;          /* steps launched as a graph */

@@ -227,6 +227,18 @@ static json_t *spilled(const struct zr_spill_report *spill)
                      number(spill->write_seconds), "read_seconds", number(spill->read_seconds));
 }
 
+/* The exchanges of a rank with other groups. */
+static json_t *exchanged(const struct ranks_view *view, const struct zr_outer_report *outer)
+{
+    json_t *object = json_pack("{s:o}", "round_bytes", count_of(outer->round_bytes));
+    if (view->measured) {
+        json_object_set_new(object, "planned_bytes", count_of(outer->planned_bytes));
+        json_object_set_new(object, "sent_bytes", count_of(outer->sent_bytes));
+        json_object_set_new(object, "received_bytes", count_of(outer->received_bytes));
+    }
+    return object;
+}
+
 static json_t *rank_object(const struct ranks_view *view, const struct zr_rank_report *rank)
 {
     json_t *object =
@@ -257,6 +269,8 @@ static json_t *rank_object(const struct ranks_view *view, const struct zr_rank_r
                             json_pack("{s:o, s:o}", "computing_seconds",
                                       number(rank->delayed_computing_seconds), "waiting_seconds",
                                       number(rank->delayed_waiting_seconds)));
+    if (rank->outer.round_bytes > 0)
+        json_object_set_new(object, "outer", exchanged(view, &rank->outer));
     if (view->measured && rank->spill.planned_bytes > 0)
         json_object_set_new(object, "spill", spilled(&rank->spill));
     return object;
@@ -306,6 +320,15 @@ static void add_shape(struct json_output *out, const struct zr_train_config *con
     }
     if (config->logits_bytes)
         add(out, "logits_rows", count_of(zr_train_shape(config, 0).logits_rows));
+    if (config->outer.period > 0)
+        add(out, "outer",
+            json_pack("{s:s, s:i, s:i, s:i, s:i, s:f, s:f, s:f, s:s}", "method", "diloco", "groups",
+                      (int)config->groups, "steps", (int)config->outer.period, "fragments",
+                      (int)config->outer.fragments, "delay", (int)config->outer.delay, "lr",
+                      (double)config->outer.rate, "momentum", (double)config->outer.momentum, "mix",
+                      (double)config->outer.mix, "packing",
+                      config->outer.packing == ZR_PACKING_ONEBIT ? "fp32"
+                                                                 : zr_packing_name(config->outer.packing)));
     if (config->policy != ZR_POLICY_ZR)
         add(out, "policy",
             json_pack("{s:s, s:I, s:I}", "name", zr_policy_name((enum zr_policy)config->policy),

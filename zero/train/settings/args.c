@@ -381,13 +381,13 @@ static int count_epoch_steps(struct zr_train_config *config)
     return result == ZR_OK ? -1 : (int)zr_exit_of(result);
 }
 
-/* Commands that do not train need no gradients, no optimizer state except the average of --ema, and no
+/* Commands that do not train need no gradients, no optimizer state except that of --ema or --outer, and no
  * activations for backward. */
 static void resolve_reading(struct zr_train_config *config)
 {
     if (config->command == ZR_COMMAND_TRAIN)
         return;
-    config->trainable.none = config->optimizer.average_decay == 0;
+    config->trainable.none = zr_train_keeps(config) == ZR_KEEPS_NOTHING;
     config->shape.recompute = ZR_RECOMPUTE_FULL;
     config->shape.recompute_layers = 0;
 }
@@ -410,6 +410,8 @@ static void resolve(struct zr_train_config *config)
     shape->fp8 = config->precision == ZR_TRAIN_FP8;
     if (config->min_rate < 0)
         config->min_rate = config->rate / 10;
+    if (config->outer.mix < 0)
+        config->outer.mix = config->outer.delay > 0 ? 0.5f : 0;
     if (config->warmup == UINT64_MAX)
         config->warmup = default_warmup(config->steps);
     if (config->threads == 0) {
@@ -500,6 +502,7 @@ static void start(struct zr_train_config *out, int argc, char **argv)
     memset(out, 0, sizeof *out);
     out->program = argc > 0 && argv[0][0] ? argv[0] : "zr-train";
     out->min_rate = -1;
+    out->outer.mix = -1;
     out->warmup = UINT64_MAX;
     store_defaults(out);
 }

@@ -7,6 +7,7 @@
 
 #include "alloc/base/system/file.h"
 #include "zero/comm/mesh.h"
+#include "zero/engine/optimizer.h"
 #include "zero/launch/start.h"
 #include "zero/model/transformer.h"
 #include "zero/plan/plan.h"
@@ -125,6 +126,8 @@ struct zr_train_config {
     unsigned max_restarts; /* of killed ranks */
     struct zr_start start; /* launcher of the ranks */
     unsigned ranks_here;   /* ranks on this machine */
+    unsigned groups;       /* --groups: each has a mesh of world / groups ranks */
+    struct zr_outer outer; /* --outer and its options; comm is NULL, mix below 0 until resolved */
     unsigned stage;
     unsigned micro_batches;            /* per step, at least 1 */
     uint32_t reduce;                   /* enum zr_reduce_when */
@@ -228,20 +231,36 @@ static inline struct zr_mesh_shape zr_train_mesh(const struct zr_train_config *c
 {
     unsigned tensor = (unsigned)zr_shape_tensor(&config->shape),
              context = (unsigned)zr_shape_context(&config->shape),
-             pipeline = config->stages.ranks > 1 ? config->stages.ranks : 1;
-    return (struct zr_mesh_shape){.data = config->world / tensor / context / pipeline,
+             pipeline = config->stages.ranks > 1 ? config->stages.ranks : 1,
+             groups = config->groups > 1 ? config->groups : 1;
+    return (struct zr_mesh_shape){.data = config->world / tensor / context / pipeline / groups,
                                   .tensor = tensor,
                                   .pipeline = pipeline,
-                                  .context = context};
+                                  .context = context,
+                                  .groups = config->groups};
 }
 
-/* Number of ranks with different batches: a step has this many times a rank's sequences. */
+/* Number of ranks with different batches, of all groups: a step has this many times a rank's sequences. */
 static inline unsigned zr_train_data_ranks(const struct zr_train_config *config)
 {
-    return zr_train_mesh(config).data;
+    struct zr_mesh_shape mesh = zr_train_mesh(config);
+    return mesh.data * zr_mesh_groups(mesh);
+}
+/* The number of a rank among them. */
+static inline unsigned zr_train_data_rank(const struct zr_train_config *config, struct zr_mesh_place place)
+{
+    return place.group * zr_train_mesh(config).data + place.data;
 }
 
-/* Number of ranks that ZeRO divides state among. */
+/* What the optimizer's state has beside what updates use. */
+static inline enum zr_keeps zr_train_keeps(const struct zr_train_config *config)
+{
+    return config->outer.period > 0              ? ZR_KEEPS_ANCHOR
+           : config->optimizer.average_decay > 0 ? ZR_KEEPS_AVERAGE
+                                                 : ZR_KEEPS_NOTHING;
+}
+
+/* Number of ranks of a group that ZeRO divides state among. */
 static inline unsigned zr_train_shards(const struct zr_train_config *config)
 {
     return zr_mesh_shards(zr_train_mesh(config));
@@ -325,7 +344,7 @@ static inline bool zr_compression_keeps_errors(const struct zr_compression *comp
 zr_result zr_compress_check_hosts(const struct zr_train_config *config, unsigned host_ranks);
 struct zr_text;
 /* Writes a blank and the value of --compress. */
-void zr_compress_print(struct zr_text *text, const struct zr_compression *compression);
+void zr_compress_print(struct zr_text *text, const struct zr_train_config *config);
 /* Whether a tier is a file. */
 static inline bool zr_train_has_file(const struct zr_train_config *config)
 {
@@ -369,8 +388,8 @@ void zr_args_print(struct zr_text *text, const struct zr_train_config *config,
 /* Whether a prompt is a list of token numbers of the vocabulary, separated by blanks or commas. */
 bool zr_prompt_is_tokens(const struct zr_train_config *config, const char *prompt);
 
-/* Writes what the optimizer keeps: "momentum and variance". */
-void zr_optimizer_state_words(struct zr_text *text, const struct zr_optimizer_options *options);
+/* Writes what the optimizer's state has: "momentum and variance". */
+void zr_optimizer_state_words(struct zr_text *text, const struct zr_train_config *config);
 
 /* ---- Checks before a run ------------------------------------------------------------------------------- */
 

@@ -17,7 +17,7 @@ static const struct {
                {"qgz", "gradients:int4"},
                {"sdp4bit", "parameters:difference:int4"},
                {"sdp4bit", "gradients:int8:int4_rotated"}};
-static const char difference[] = "difference:", activations[] = "activations";
+static const char difference[] = "difference:", activations[] = "activations", outer[] = "outer:";
 
 /* Of --compress-tolerance. A check sends the gradients of one unit once more, plainly, so with U units checks
  * add 1 / (CHECK_STEPS x U) of a plain run's gradients. */
@@ -46,7 +46,7 @@ static int wrong(const struct zr_flag *flag, const char *word)
                       methods[i].parameter ? methods[i].parameter : "");
     return zr_flag_wrong(
         flag, word,
-        "not KIND:METHOD; give parameters, gradients or activations, and one of %.*s; or qwz, qgz, hpz, sdp4bit",
+        "not KIND:METHOD; give parameters, gradients, activations or outer, and one of %.*s; or qwz, qgz, hpz, sdp4bit",
         (int)text.used_bytes, names);
 }
 
@@ -157,14 +157,18 @@ int zr_compress_store(const struct zr_flag *flag, struct zr_train_config *config
             return wrong(flag, value);
         memcpy(word, value, length);
         word[length] = '\0';
-        code = store_one(flag, &config->compression, word);
+        if (strncmp(word, outer, sizeof outer - 1) == 0 && !strchr(word + sizeof outer - 1, ':'))
+            code = find_packing(word + sizeof outer - 1, &config->outer.packing) ? -1 : wrong(flag, word);
+        else
+            code = store_one(flag, &config->compression, word);
         value += length + (value[length] == ',');
     } while (code == -1 && *value);
     return code;
 }
 
-void zr_compress_print(struct zr_text *text, const struct zr_compression *compression)
+void zr_compress_print(struct zr_text *text, const struct zr_train_config *config)
 {
+    const struct zr_compression *compression = &config->compression;
     const char *before = " ";
     for (unsigned kind = 0; kind < ZR_COMPRESSED_KINDS; kind++) {
         unsigned method = compression->kinds[kind].method;
@@ -184,8 +188,12 @@ void zr_compress_print(struct zr_text *text, const struct zr_compression *compre
                       zr_packing_name(compression->activations[1]));
         before = ",";
     }
-    if (compression->secondary_shards)
+    if (compression->secondary_shards) {
         zr_text_print(text, "%shpz", before);
+        before = ",";
+    }
+    if (config->outer.packing != ZR_PACKING_ONEBIT)
+        zr_text_print(text, "%s%s%s", before, outer, zr_packing_name(config->outer.packing));
 }
 
 /* Whether what is sent within a node differs from what is sent between nodes. */

@@ -24,6 +24,7 @@ enum zr_flag_kind {
     ZR_FLAG_GROUP,     /* likewise; each value is a rule of a parameter group */
     ZR_FLAG_LORA,      /* a rank, or RANK:PATTERN; stored in a struct zr_lora */
     ZR_FLAG_COMPRESS,  /* KIND:METHOD[,..], may be repeated; stored in a struct zr_compression */
+    ZR_FLAG_OUTER,     /* diloco:H, with H from min to max; stored in a struct zr_outer */
     ZR_FLAG_SWITCH,    /* no argument */
     ZR_FLAG_HELP,
     ZR_FLAG_VERSION,

@@ -165,7 +165,7 @@ static zr_result update_once(struct update *update, const struct zr_optimizer_op
 {
     static const struct zr_parameter_group group = {1, 1, false};
     enum zr_precision precision = update->context.precision;
-    const struct zr_optimizer *optimizer = zr_optimizer_with(options);
+    const struct zr_optimizer *optimizer = zr_optimizer_with(options, ZR_KEEPS_NOTHING);
     const struct zr_parameter tensor = {.shape = {update->count}};
     char *parameters = (char *)update->others + update->count * zr_precision_bytes(precision);
     float *next = update->states;

@@ -130,9 +130,9 @@ void zr_optimizers_help(struct zr_text *text)
     }
 }
 
-void zr_optimizer_state_words(struct zr_text *text, const struct zr_optimizer_options *options)
+void zr_optimizer_state_words(struct zr_text *text, const struct zr_train_config *config)
 {
-    const struct zr_optimizer *optimizer = zr_optimizer_with(options);
+    const struct zr_optimizer *optimizer = zr_optimizer_with(&config->optimizer, zr_train_keeps(config));
     struct list slots = {text, " and ", optimizer->slots_count, 0};
     for (unsigned s = 0; s < optimizer->slots_count; s++)
         add(&slots, "", optimizer->slots[s].name);

@@ -254,6 +254,59 @@ static const char *restart_conflict(const struct zr_train_config *config)
                            : NULL;
 }
 
+/* Message about options that groups require or exclude; NULL: none. */
+static const char *outer_conflict(const struct zr_train_config *config)
+{
+    static const char *const options[] = {"outer-lr",        "outer-momentum", "outer-mix",
+                                          "outer-fragments", "outer-delay",    "groups"};
+    const struct zr_outer *o = &config->outer;
+    const struct zr_pipeline pipeline = zr_stages_pipeline(&config->stages, NULL);
+    for (size_t i = 0; i < sizeof options / sizeof *options && o->period == 0; i++)
+        if (zr_flag_given(config, options[i]) && (i < 5 || config->groups > 1))
+            return "--groups, --outer-lr, --outer-momentum, --outer-mix, --outer-fragments and --outer-delay "
+                   "require --outer diloco:H";
+    if (o->period == 0)
+        return o->packing != ZR_PACKING_ONEBIT ? "--compress outer requires --outer diloco:H" : NULL;
+    const unsigned interval = o->period / o->fragments;
+    if (config->groups < 2)
+        return "--outer requires --groups 2 or more, which divide the ranks";
+    if (o->period % o->fragments != 0)
+        return "--outer-fragments must divide the H of --outer diloco:H";
+    if (o->delay >= interval)
+        return "--outer-delay must be below H of --outer diloco:H divided by --outer-fragments, the steps between two "
+               "exchanges";
+    if (o->mix > 0 && o->delay == 0 && zr_flag_given(config, "outer-mix"))
+        return "--outer-mix requires --outer-delay 1 or more: without a delay groups take on the synchronised "
+               "parameters as they are";
+    if (o->fragments > 1 && config->stages.ranks > 1)
+        return "--outer-fragments cannot be combined with --pp, whose stages share tensors of different fragments; "
+               "leave one of the two out";
+    if (config->precision == ZR_PRECISION_FP16)
+        return "--outer requires --precision fp32, bf16 or fp8: in fp16 groups skip different steps";
+    if (config->optimizer.average_decay > 0)
+        return "--outer cannot be combined with --ema: validation, sample and export use the parameters of the last "
+               "synchronisation";
+    if (config->delayed_update || zr_pipeline_is_asynchronous(&pipeline))
+        return "--outer cannot be combined with --delayed-update and --schedule 2bw or pipedream, whose parameters "
+               "are of earlier steps when groups exchange them";
+    if (zr_compression_keeps_errors(&config->compression) ||
+        config->compression.kinds[ZR_COMPRESSED_PARAMETERS].differences)
+        return "--outer cannot be combined with --compress gradients:onebit, powersgd, topk, sdp4bit and "
+               "parameters:difference: an exchange changes parameters without what they add up; use another packing";
+    if (config->finds_strategy || config->prove || config->noise_decay > 0)
+        return "--outer cannot be combined with --zero-r auto, --prove and --noise-scale; leave them out";
+    if (config->cuda_graph || (config->backend == ZR_TRAIN_CUDA && config->offload_optimizer))
+        return "--outer with --backend cuda cannot be combined with --cuda-graph and --offload-optimizer; leave them "
+               "out";
+    if (o->delay > 0 && config->offload_optimizer == ZR_TIER_NVME)
+        return "--outer-delay requires --offload-optimizer cpu or none; leave one of the two out";
+    if (o->delay > 0 && config->save[0] &&
+        (config->steps % interval != 0 || config->save_every % interval != 0))
+        return "--save with --outer-delay requires --steps and --save-every that are multiples of H of --outer diloco:H "
+               "divided by --outer-fragments: a checkpoint has no exchange that is under way";
+    return NULL;
+}
+
 /* Message about an option that has no effect or contradicts another; NULL: none. */
 static const char *option_conflict(const struct zr_train_config *config)
 {
@@ -297,6 +350,8 @@ static const char *option_conflict(const struct zr_train_config *config)
     if (config->optimizer.average_decay > 0 && config->delayed_update)
         return "--ema cannot be combined with --delayed-update, whose weights a step publishes; leave one of the two "
                "out";
+    if (outer_conflict(config))
+        return outer_conflict(config);
     if (noise_conflict(config))
         return noise_conflict(config);
     if (tcp_conflict(config))
@@ -371,8 +426,9 @@ const char *zr_args_beside_find_max(const struct zr_train_config *config, const 
 int zr_args_check_bucket(struct zr_train_config *config)
 {
     struct zr_mesh_shape mesh = zr_train_mesh(config);
-    unsigned max_ranks =
-        zr_mesh_shards(mesh) > mesh.tensor ? zr_mesh_shards(mesh) : mesh.tensor; /* of the largest group */
+    unsigned max_ranks = zr_mesh_shards(mesh) > mesh.tensor ? zr_mesh_shards(mesh)
+                                                            : mesh.tensor; /* of the largest communicator */
+    max_ranks = zr_mesh_groups(mesh) > max_ranks ? zr_mesh_groups(mesh) : max_ranks;
     size_t min_bytes = (size_t)(max_ranks - 1) * ZR_COMM_LINE_BYTES;
 
     config->bucket_bytes -= config->bucket_bytes % ZR_COMM_LINE_BYTES;
@@ -395,14 +451,20 @@ static const char *fp8_conflict(const struct zr_train_config *config)
                : NULL;
 }
 
-/* Whether --tp and --pp divide the ranks; prints a message if not. */
+/* Whether --groups, --tp, --cp and --pp divide the ranks; prints a message if not. */
 static bool divides_ranks(const struct zr_train_config *config)
 {
     unsigned tensor = (unsigned)zr_shape_tensor(&config->shape), pipeline = config->stages.ranks,
-             context = (unsigned)zr_shape_context(&config->shape), each = tensor * pipeline * context,
-             below = tensor;
+             context = (unsigned)zr_shape_context(&config->shape),
+             each = tensor * pipeline * context * zr_mesh_groups(zr_train_mesh(config)), below = tensor;
     if (config->world % each == 0)
         return true;
+    if (config->groups > 1) {
+        zr_say("--groups, --tp, --cp and --pp take a multiple of %u ranks, not %u; give --%s %u", each,
+               config->world, config->dry_run && config->world_size ? "world-size" : "ranks",
+               (config->world / each + 1) * each);
+        return false;
+    }
     if (context > 1) {
         zr_say("--cp %u times --tp %u times --pp %u does not divide %u ranks; give --%s %u", context, tensor,
                pipeline, config->world, config->dry_run && config->world_size ? "world-size" : "ranks",

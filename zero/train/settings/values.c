@@ -311,6 +311,19 @@ static int store_lora(const struct zr_flag *flag, struct zr_train_config *config
     return -1;
 }
 
+static const char diloco[] = "diloco:";
+
+static int store_outer(const struct zr_flag *flag, struct zr_train_config *config, const char *value)
+{
+    uint64_t steps;
+    if (strncmp(value, diloco, sizeof diloco - 1) != 0 || !read_count(value + sizeof diloco - 1, &steps) ||
+        is_out_of_range(flag, steps))
+        return zr_flag_wrong(flag, value, "not diloco:H; give a number of steps H of %.0f to %.0f", flag->min,
+                             flag->max);
+    config->outer.period = (unsigned)steps;
+    return -1;
+}
+
 static int store_text(const struct zr_flag *flag, struct zr_train_config *config, const char *value)
 {
     size_t length = strlen(value);
@@ -335,6 +348,8 @@ int zr_flag_store_in(const struct zr_flag *flag, struct zr_train_config *config,
         return store_list(flag, config, value);
     case ZR_FLAG_LORA:
         return store_lora(flag, config, value);
+    case ZR_FLAG_OUTER:
+        return store_outer(flag, config, value);
     case ZR_FLAG_COMPRESS:
         return zr_compress_store(flag, config, value);
     case ZR_FLAG_BYTES:
@@ -488,10 +503,12 @@ void zr_flag_print(struct zr_text *text, const struct zr_flag *flag, const struc
         char lora[ZR_PATTERN_ROOM + 16];
         snprintf(lora, sizeof lora, "%u:%s", config->trainable.lora.rank, config->trainable.lora.pattern);
         print_quoted(text, lora);
+    } else if (flag->kind == ZR_FLAG_OUTER) {
+        zr_text_print(text, " %s%u", diloco, config->outer.period);
     } else if (flag->kind == ZR_FLAG_SOURCES) {
         print_sources(text, flag, (const char *)config + flag->offset);
     } else if (flag->kind == ZR_FLAG_COMPRESS) {
-        zr_compress_print(text, &config->compression);
+        zr_compress_print(text, config);
     } else if (zr_flag_repeats(flag)) {
         const struct zr_patterns *list = (const void *)((const char *)config + flag->offset);
         for (unsigned i = 0; i < list->count; i++) {
