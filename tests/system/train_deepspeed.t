@@ -161,17 +161,19 @@ RUNS = [
     ("1-bit Adam", {**SMALL, "train_batch_size": 8, **adam("OneBitAdam", lr=1e-3, betas=[0.9, 0.5], freeze_step=2, cuda_aware=False,
                                                            comm_backend_name="nccl")},
      dict(ranks=2), dict(batch=4, ranks=2, beta2=0.5, compress="gradients:onebit", compress_warmup=2), constant(1e-3)),
+    ("LAMB", {**SMALL, **adam("Lamb", lr=11e-3, weight_decay=0.01, bias_correction=True, max_coeff=0.3)}, {},
+     dict(batch=4, optimizer="lamb", weight_decay=0.01, trust_max=0.3, trust_min=0.01), constant(11e-3)),
     ("nothing but a batch", {"train_batch_size": 4}, {}, dict(batch=4), constant(1e-3)),
     ("mixed precision of neither kind", {**SMALL, "amp": {"enabled": False, "opt_level": "O1"}, "bf16": {"enabled": False}}, {}, dict(batch=4), constant(1e-3)),
 ]
 # name, the file, the keys of its reasons
 REFUSED = [
-    ("1-bit LAMB", {**SMALL, **adam("OneBitLamb", lr=11e-3, freeze_step=400, max_coeff=0.3, min_coeff=0.01)},
-     ["optimizer.type", "optimizer.params.max_coeff", "optimizer.params.min_coeff"]),
+    ("1-bit LAMB", {**SMALL, **adam("OneBitLamb", lr=11e-3, freeze_step=400, max_coeff=0.3, max_grad_norm=1.0)},
+     ["optimizer.type", "optimizer.params.max_grad_norm"]),
     ("0/1 Adam", {**SMALL, **adam("ZeroOneAdam", lr=1e-3, var_freeze_step=100, local_step_scaler=1000)},
      ["optimizer.type", "optimizer.params.var_freeze_step", "optimizer.params.local_step_scaler"]),
-    ("LAMB", {**SMALL, **adam("Lamb", lr=11e-3, weight_decay=0.01, bias_correction=False, max_coeff=0.3, min_coeff=0.01)},
-     ["optimizer.type", "optimizer.params.bias_correction", "optimizer.params.max_coeff", "optimizer.params.min_coeff"]),
+    ("LAMB", {**SMALL, **adam("Lamb", lr=11e-3, bias_correction=False, eps_inside_sqrt=True, adam_w_mode=True)},
+     ["optimizer.params.bias_correction", "optimizer.params.eps_inside_sqrt", "optimizer.params.adam_w_mode"]),
     ("sparse attention and apex", {**SMALL, "sparse_attention": {"mode": "fixed", "block": 16, "enabled": True}, "amp": {"enabled": True, "opt_level": "O1"}},
      ["sparse_attention", "amp"]),
     ("compression", {**SMALL, "compression_training": {"weight_quantization": {"shared_parameters": {"enabled": True}}, "enabled": True},

@@ -58,6 +58,10 @@ zr_result zr_engine_run_list(struct zr_engine_run *run, const struct zr_actions 
  */
 zr_result zr_engine_update_unit(struct zr_engine_run *run, size_t unit);
 zr_result zr_engine_update_taking(struct zr_engine_run *run, size_t unit);
+/* The arguments of a part of tensor `index` of the taken unit; the part lies in what this rank updates. No
+ * parameter is written. */
+struct zr_optimizer_call zr_engine_update_call(const struct zr_engine_run *run, size_t unit, size_t index,
+                                               const struct zr_overlap *part);
 
 /* delayed.c: moves the update of a list to a thread that runs during the next step, and opens the thread. */
 zr_result zr_engine_delay(struct zr_engine *engine, struct zr_actions *list);

@@ -99,6 +99,10 @@ static zr_result check_optimizer(const struct zr_engine_options *engine_options)
                                       n->excludes_max};
         result = optimizer->numbers[i].taken ? check_numbers(&number, 1) : ZR_OK;
     }
+    if (result == ZR_OK && optimizer->numbers[ZR_NUMBER_TRUST_MAX].taken &&
+        options->trust_max < options->trust_min)
+        result = zr_fail(ZR_ERR_INVALID, "trust_max is %g, below trust_min, %g; exchange them",
+                         (double)options->trust_max, (double)options->trust_min);
     return result;
 }
 

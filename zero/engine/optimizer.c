@@ -10,7 +10,9 @@ const struct zr_optimizer_number zr_optimizer_numbers[ZR_NUMBERS_COUNT] = {
     [ZR_NUMBER_BETA1] = {NAMED(beta1), .option = "beta1", .max = 1, .excludes_max = true},
     [ZR_NUMBER_BETA2] = {NAMED(beta2), .option = "beta2", .max = 1, .excludes_max = true},
     [ZR_NUMBER_EPSILON] = {NAMED(epsilon), .option = "eps", .min = FLT_MIN, .max = FLT_MAX},
-    [ZR_NUMBER_MOMENTUM] = {NAMED(momentum_factor), .option = "momentum", .max = 1, .excludes_max = true}};
+    [ZR_NUMBER_MOMENTUM] = {NAMED(momentum_factor), .option = "momentum", .max = 1, .excludes_max = true},
+    [ZR_NUMBER_TRUST_MIN] = {NAMED(trust_min), .option = "trust-min", .max = FLT_MAX},
+    [ZR_NUMBER_TRUST_MAX] = {NAMED(trust_max), .option = "trust-max", .max = FLT_MAX}};
 
 static void betas(const struct zr_optimizer_options *options, double step, float out[2])
 {
@@ -34,16 +36,20 @@ static struct zr_adamw adamw_of(const struct zr_optimizer_call *call)
                              .rates = call->rates};
 }
 
+static struct zr_update adamw_numbers_of(const struct zr_optimizer_call *call)
+{
+    return (struct zr_update){.n = call->n,
+                              .gradient = call->gradient,
+                              .master = call->master,
+                              .momentum = call->slots[0],
+                              .variance = call->slots[1],
+                              .parameter = call->parameter};
+}
+
 static zr_result update_adamw(const struct zr_optimizer_call *call)
 {
-    return call->kernels->update_adamw(call->context,
-                                       &(struct zr_update_adamw){.how = adamw_of(call),
-                                                                 .numbers = {.n = call->n,
-                                                                             .gradient = call->gradient,
-                                                                             .master = call->master,
-                                                                             .momentum = call->slots[0],
-                                                                             .variance = call->slots[1],
-                                                                             .parameter = call->parameter}});
+    return call->kernels->update_adamw(
+        call->context, &(struct zr_update_adamw){.how = adamw_of(call), .numbers = adamw_numbers_of(call)});
 }
 
 /* The same with 8-bit state: Dettmers et al. 2022. */
@@ -108,13 +114,36 @@ static zr_result update_muon(const struct zr_optimizer_call *call)
                            .numbers = {.n = call->n, .master = call->master, .parameter = call->parameter}});
 }
 
-/* ---- Adafactor: Shazeer and Stern 2018; adafactor.c ---------------------------------------------------- */
+/* ---- LAMB: You et al. 2019 ----------------------------------------------------------------------------- */
 
 static bool is_any(const struct zr_parameter *tensor, const struct zr_parameter_group *group)
 {
     (void)tensor, (void)group;
-    return true; /* updates of vectors are clipped too */
+    return true; /* vectors have a trust ratio too, and Adafactor clips their updates */
 }
+
+static struct zr_lamb lamb_of(const struct zr_optimizer_call *call)
+{
+    return (struct zr_lamb){adamw_of(call), call->options->trust_min, call->options->trust_max};
+}
+
+static zr_result sum_lamb(const struct zr_optimizer_call *call, double *squares)
+{
+    return call->kernels->lamb_norms(call->context,
+                                     &(struct zr_lamb_norms){lamb_of(call), adamw_numbers_of(call), squares});
+}
+
+static zr_result update_lamb(const struct zr_optimizer_call *call)
+{
+    return call->kernels->update_lamb(call->context,
+                                      &(struct zr_update_lamb){.how = lamb_of(call),
+                                                               .numbers = adamw_numbers_of(call),
+                                                               .parts = call->sums.parts,
+                                                               .squares = call->sums.squares,
+                                                               .stride = call->sums.stride});
+}
+
+/* ---- Adafactor: Shazeer and Stern 2018; adafactor.c ---------------------------------------------------- */
 
 static bool is_not_factored(const struct zr_parameter *tensor, const struct zr_parameter_group *group)
 {
@@ -148,7 +177,8 @@ static bool is_not_factored(const struct zr_parameter *tensor, const struct zr_p
     .rate = 1e-3f, .numbers = {[ZR_NUMBER_MOMENTUM] = {true, 0}}, .keeps_average = average,                  \
     .not_in_parts = "sums the rows and columns of whole matrices",                                           \
     .not_ahead = "adds the sums of all ranks within an update", .corrections = zr_adafactor_corrections,     \
-    .needs_whole = is_any, .prepares = ZR_PREPARES_SUMS, .update = zr_adafactor_update
+    .needs_whole = is_any, .prepares = ZR_PREPARES_SUMS, .sum = zr_adafactor_sum,                            \
+    .update = zr_adafactor_update
 #define AVERAGED_ADAFACTOR(average)                                                                          \
     {                                                                                                        \
         ADAFACTOR(average), .slots_count = 3 + (average), .slots = {                                         \
@@ -219,6 +249,25 @@ static const struct zr_optimizer averaged_adafactor[2] = {AVERAGED_ADAFACTOR(fal
         [ZR_OPTIMIZER_ADAFACTOR] = {ADAFACTOR(average), .slots_count = 2 + (average),                        \
                                     .slots = {FACTORS, VECTORS_VARIANCE, AVERAGE},                           \
                                     .averaged = &averaged_adafactor[average]},                               \
+        [ZR_OPTIMIZER_LAMB] = {.name = "lamb",                                                               \
+                               .help =                                                                       \
+                                   "AdamW whose rate follows the norm of each tensor, for large batches",    \
+                               .rate = 1e-2f,                                                                \
+                               .numbers = {[ZR_NUMBER_BETA1] = {true, 0.9f},                                 \
+                                           [ZR_NUMBER_BETA2] = {true, 0.999f},                               \
+                                           [ZR_NUMBER_EPSILON] = {true, 1e-6f},                              \
+                                           [ZR_NUMBER_TRUST_MIN] = {true, 0.01f},                            \
+                                           [ZR_NUMBER_TRUST_MAX] = {true, 10}},                              \
+                               .slots_count = 2 + (average),                                                 \
+                               .slots = {MOMENTUM, VARIANCE, AVERAGE},                                       \
+                               .keeps_average = average,                                                     \
+                               .not_in_parts = "measures whole tensors",                                     \
+                               .not_ahead = "adds the sums of all ranks within an update",                   \
+                               .corrections = betas,                                                         \
+                               .needs_whole = is_any,                                                        \
+                               .prepares = ZR_PREPARES_SUMS,                                                 \
+                               .sum = sum_lamb,                                                              \
+                               .update = update_lamb},                                                       \
     }
 static const struct zr_optimizer optimizers[2][ZR_OPTIMIZERS_COUNT] = {OPTIMIZERS(false), OPTIMIZERS(true)};
 

@@ -16,6 +16,8 @@ enum zr_number_kind {
     ZR_NUMBER_BETA2,
     ZR_NUMBER_EPSILON,
     ZR_NUMBER_MOMENTUM,
+    ZR_NUMBER_TRUST_MIN,
+    ZR_NUMBER_TRUST_MAX,
     ZR_NUMBERS_COUNT
 };
 struct zr_optimizer_number {
@@ -45,7 +47,7 @@ struct zr_optimizer_slot {
     size_t (*whole)(const struct zr_parameter *tensor);
 };
 
-/* Sums over a whole tensor, in the kernels' memory: see zr_update_factored. */
+/* Sums over a whole tensor, in the kernels' memory: see zr_update_factored and zr_update_lamb. */
 struct zr_tensor_sums {
     const float *row_mean; /* of a matrix's factors */
     const double *squares;
@@ -96,6 +98,9 @@ struct zr_optimizer {
      * NULL: none does. */
     enum zr_preparation prepares;
     bool (*needs_whole)(const struct zr_parameter *tensor, const struct zr_parameter_group *group);
+    /* With ZR_PREPARES_SUMS: writes two sums of a part for zr_optimizer_call.sums, and moves state that the
+     * update only reads. */
+    zr_result (*sum)(const struct zr_optimizer_call *call, double *squares);
     zr_result (*update)(const struct zr_optimizer_call *call);
 };
 
@@ -111,13 +116,11 @@ extern const struct zr_adafactor zr_adafactor_paper;
 /* Whether a tensor has factors / their number: those of the rows, then those of the columns. */
 bool zr_adafactor_is_factored(const struct zr_parameter *tensor, const struct zr_parameter_group *group);
 size_t zr_adafactor_factors(const struct zr_parameter *tensor);
-/* Factors of a tensor from element `first` on; `factors` NULL: a vector. */
-struct zr_factors zr_adafactor_factors_at(const struct zr_parameter *tensor, size_t first,
-                                          const float *factors, const float *row_mean);
 
 /* Functions of struct zr_optimizer. The first correction is the share of new squares in the second moments.
  */
 void zr_adafactor_corrections(const struct zr_optimizer_options *options, double step, float out[2]);
+zr_result zr_adafactor_sum(const struct zr_optimizer_call *call, double *squares);
 zr_result zr_adafactor_update(const struct zr_optimizer_call *call);
 
 /* ---- The table ----------------------------------------------------------------------------------------- */

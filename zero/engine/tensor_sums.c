@@ -1,10 +1,10 @@
-/* tensor_sums.c: the sums over whole tensors of Adafactor's updates. Each rank sums the squares of the
- * elements that it updates. The sums of a unit have a place for each rank's shard and are added in the order
- * of the shards, also by a rank that updates all of them, so that the bits are the same at every stage. A
- * second round of sums, of the squares of updates, clips the update of a tensor by its root mean square. */
+/* tensor_sums.c: the sums over whole tensors of the updates of Adafactor and LAMB. Each rank sums the squares
+ * of the elements that it updates. The sums of a unit have a place for each rank's shard and are added in the
+ * order of the shards, also by a rank that updates all of them, so that the bits are the same at every stage.
+ * Adafactor first sums the squares of rows and columns, which give its factors. */
 #include "zero/engine/actions.h"
 
-enum { SQUARES = 2 }; /* sums of zr_factor_norm */
+enum { SQUARES = 2 }; /* sums of zr_factor_norm and zr_lamb_norms */
 
 /* The sums of a unit: of each part the rows' and columns' of all matrices, and the squares of all tensors. */
 struct work {
@@ -24,9 +24,12 @@ static const struct zr_layout_parameter *tensor_of(const struct work *work, size
     return &work->run->engine->layout.parameters[work->u->first_parameter + index];
 }
 
-static size_t sums_of(const struct zr_layout_parameter *p)
+/* The number of rows and columns whose squares are summed. */
+static size_t sums_of(const struct work *work, const struct zr_layout_parameter *p)
 {
-    return p->has_slot[ZR_ADAFACTOR_FACTORS] ? zr_adafactor_factors(&p->parameter) : 0;
+    size_t (*whole)(const struct zr_parameter *tensor) =
+        work->u->optimizer->slots[ZR_ADAFACTOR_FACTORS].whole;
+    return whole && p->has_slot[ZR_ADAFACTOR_FACTORS] ? whole(&p->parameter) : 0;
 }
 
 static zr_result make_room(struct work *work)
@@ -34,7 +37,7 @@ static zr_result make_room(struct work *work)
     struct zr_prepared *prepared = &work->run->prepared;
     size_t parts = work->run->engine->world, tensors = work->u->parameters_count;
     for (size_t i = 0; i < tensors; i++)
-        work->factors += sums_of(tensor_of(work, i));
+        work->factors += sums_of(work, tensor_of(work, i));
     work->squares = SQUARES * tensors;
     prepared->arena = work->run->engine->units[work->unit].tier->arena;
     zr_result result = zr_take(prepared->arena, ZR_TAG_WORKSPACE, parts * work->factors, sizeof *work->sums,
@@ -97,7 +100,7 @@ static zr_result sum_squares(const struct work *work)
         for (size_t i = 0; i < work->u->parameters_count && result == ZR_OK; i++) {
             const struct zr_layout_parameter *p = tensor_of(work, i);
             struct zr_overlap overlap;
-            if (p->has_slot[ZR_ADAFACTOR_FACTORS] && overlaps(work, p, part, &overlap))
+            if (sums_of(work, p) > 0 && overlaps(work, p, part, &overlap))
                 result = work->compute.kernels->factor_sums(
                     work->compute.context,
                     &(struct zr_factor_sums){
@@ -109,15 +112,10 @@ static zr_result sum_squares(const struct work *work)
                         .weight = work->how.weight,
                         .row_sums = sums,
                         .column_sums = sums + p->parameter.shape[0]});
-            sums += sums_of(p);
+            sums += sums_of(work, p);
         }
     }
     return result == ZR_OK ? gather(work, work->sums, work->factors) : result;
-}
-
-static float *factors_at(const struct work *work, const struct zr_layout_parameter *p)
-{
-    return zr_owned_slot(work->run->engine, p, &work->run->owned, ZR_ADAFACTOR_FACTORS, 0);
 }
 
 static zr_result move_factors(const struct work *work)
@@ -126,9 +124,9 @@ static zr_result move_factors(const struct work *work)
     zr_result result = ZR_OK;
     for (size_t i = 0; i < work->u->parameters_count && result == ZR_OK; i++) {
         const struct zr_layout_parameter *p = tensor_of(work, i);
-        float *factors = factors_at(work, p);
+        float *factors = zr_owned_slot(work->run->engine, p, &work->run->owned, ZR_ADAFACTOR_FACTORS, 0);
         size_t rows = p->parameter.shape[0];
-        if (factors)
+        if (sums_of(work, p) > 0)
             result = work->compute.kernels->factor_moments(
                 work->compute.context, &(struct zr_factor_moments){.how = work->how,
                                                                    .rows = rows,
@@ -140,34 +138,21 @@ static zr_result move_factors(const struct work *work)
                                                                    .row_factors = factors,
                                                                    .column_factors = factors + rows,
                                                                    .row_mean = work->means + i});
-        sums += sums_of(p);
+        sums += sums_of(work, p);
     }
     return result;
 }
 
 static zr_result sum_updates(const struct work *work)
 {
-    struct zr_engine_run *run = work->run;
     zr_result result = clear(work, work->all_squares, work->squares);
     for (unsigned part = work->first; part < work->end; part++)
         for (size_t i = 0; i < work->u->parameters_count && result == ZR_OK; i++) {
-            const struct zr_layout_parameter *p = tensor_of(work, i);
             struct zr_overlap overlap;
-            if (!overlaps(work, p, part, &overlap))
+            if (!overlaps(work, tensor_of(work, i), part, &overlap))
                 continue;
-            size_t skip = overlap.offset - run->owned.from;
-            result = work->compute.kernels->factor_norm(
-                work->compute.context,
-                &(struct zr_factor_norm){
-                    .how = work->how,
-                    .factors = zr_adafactor_factors_at(&p->parameter, overlap.offset - p->offset,
-                                                       factors_at(work, p), work->means + i),
-                    .numbers = {.n = overlap.count,
-                                .gradient = zr_numbers_at(run->gradients, skip),
-                                .master = run->owned.master + skip,
-                                .variance =
-                                    zr_owned_slot(run->engine, p, &run->owned, ZR_ADAFACTOR_VARIANCE, skip)},
-                    .squares = work->all_squares + part * work->squares + SQUARES * i});
+            const struct zr_optimizer_call call = zr_engine_update_call(work->run, work->unit, i, &overlap);
+            result = work->u->optimizer->sum(&call, work->all_squares + part * work->squares + SQUARES * i);
         }
     return result == ZR_OK ? gather(work, work->all_squares, work->squares) : result;
 }

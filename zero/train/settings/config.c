@@ -142,6 +142,9 @@ static const struct config_key keys[] = {
     {"optimizer.params.eps", KEY_FLAG, "eps", 0, NULL},
     {"optimizer.params.weight_decay", KEY_FLAG, "weight-decay", 0, NULL},
     {"optimizer.params.momentum", KEY_FLAG, "momentum", 0, NULL},
+    {"optimizer.params.max_coeff", KEY_FLAG, "trust-max", 0, NULL},
+    {"optimizer.params.min_coeff", KEY_FLAG, "trust-min", 0, NULL},
+    {"optimizer.params.eps_inside_sqrt", KEY_FALSE, NULL, 0, NULL},
     {"optimizer.params.adam_w_mode", KEY_BOOL, "true; false if weight_decay is 0", 0, NULL},
     {"optimizer.params.bias_correction", KEY_TRUE, NULL, 0, NULL},
     {"optimizer.params.amsgrad", KEY_FALSE, NULL, 0, NULL},
@@ -550,7 +553,9 @@ static void read_optimizer(struct reader *reader)
         enum zr_number_kind number;
     } numbers[] = {{"optimizer.params.betas", ZR_NUMBER_BETA1},
                    {"optimizer.params.eps", ZR_NUMBER_EPSILON},
-                   {"optimizer.params.momentum", ZR_NUMBER_MOMENTUM}};
+                   {"optimizer.params.momentum", ZR_NUMBER_MOMENTUM},
+                   {"optimizer.params.max_coeff", ZR_NUMBER_TRUST_MAX},
+                   {"optimizer.params.min_coeff", ZR_NUMBER_TRUST_MIN}};
     static const char *const of_adam[] = {"optimizer.params.adam_w_mode", NULL};
     static const char *const of_onebit[] = {"optimizer.params.freeze_step", "optimizer.params.cuda_aware",
                                             "optimizer.params.comm_backend_name", NULL};
@@ -791,7 +796,8 @@ static zr_result resolve_batch(const struct zr_config_rest *rest, struct zr_trai
 void zr_config_assume(struct zr_config_rest *rest, struct zr_train_config *config)
 {
     struct reader reader = {.config = config, .rest = rest};
-    bool own = config->optimizer.kind != ZR_OPTIMIZER_ADAMW && config->optimizer.kind != ZR_OPTIMIZER_SGD;
+    enum zr_optimizer_kind kind = config->optimizer.kind;
+    bool own = kind != ZR_OPTIMIZER_ADAMW && kind != ZR_OPTIMIZER_SGD && kind != ZR_OPTIMIZER_LAMB;
     for (size_t i = 0; i < sizeof defaults / sizeof *defaults; i++)
         if (!own || !defaults[i].by_row)
             assume(&reader, defaults[i].option, defaults[i].value);

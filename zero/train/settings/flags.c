@@ -200,6 +200,8 @@ const struct zr_flag zr_flags[] = {
     BY_OPTIMIZER("beta1", optimizer.beta1, 0, 0.999999, "decay of the momentum"),
     BY_OPTIMIZER("beta2", optimizer.beta2, 0, 0.999999, "decay of the variance"),
     BY_OPTIMIZER("eps", optimizer.epsilon, 1e-30, 1, "added to the root of the variance"),
+    BY_OPTIMIZER("trust-min", optimizer.trust_min, 0, 1e6, "smallest trust ratio of a tensor"),
+    BY_OPTIMIZER("trust-max", optimizer.trust_max, 0, 1e6, "largest trust ratio of a tensor"),
     BY_OPTIMIZER("momentum", optimizer.momentum_factor, 0, 0.999999,
                  "share of the last momentum in the next; 0: none"),
     REAL("lr-embeddings", optimizing, optimizer.groups[ZR_GROUP_EMBEDDINGS].rate_factor, "1", 0, 1000,
