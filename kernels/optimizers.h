@@ -57,17 +57,22 @@ ZR_REAL float zr_lamb_trust(const struct zr_lamb *how, double steps, double mast
     return (float)(trust < least ? least : trust > most ? most : trust);
 }
 
-/* With the tensor's rate. */
-ZR_REAL struct zr_adamw zr_lamb_of(const struct zr_update_lamb *args)
+ZR_REAL float zr_lamb_trust_of(const struct zr_update_lamb *args)
 {
-    struct zr_adamw now = zr_adamw_now(&args->how.adam);
     double steps = 0, masters = 0;
     for (size_t part = 0; part < args->parts; part++) {
         const double *squares = args->squares + part * (args->stride ? args->stride : 2);
         steps += squares[0];
         masters += squares[1];
     }
-    now.rate *= zr_lamb_trust(&args->how, steps, masters);
+    return args->trust ? *args->trust : zr_lamb_trust(&args->how, steps, masters);
+}
+
+/* With the tensor's rate. */
+ZR_REAL struct zr_adamw zr_lamb_of(const struct zr_update_lamb *args)
+{
+    struct zr_adamw now = zr_adamw_now(&args->how.adam);
+    now.rate *= zr_lamb_trust_of(args);
     return now;
 }
 

@@ -661,6 +661,7 @@ struct zr_update_lamb {
     size_t parts;             /* of the whole tensor */
     const double *squares;    /* [parts][2] from lamb_norms(), added in order of the parts */
     size_t stride;            /* numbers from a part's squares to the next part's; 0: 2 */
+    const float *trust;       /* the trust ratio, in the table's memory; NULL: that of `squares` */
 };
 
 /* Exponential moving average of masters: average = decay average + (1 - decay) master, each rounded; or the

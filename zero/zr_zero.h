@@ -141,6 +141,9 @@ struct zr_optimizer_options {
     float average_decay;
     float trust_min,
         trust_max; /* LAMB: limits of the trust ratio, at least 0; trust_max at least trust_min */
+    /* LAMB with ZR_METHOD_ONEBIT: decay of the moving average of trust ratios in the warm-up, at least 0,
+     * below 1; without that method 0. */
+    float trust_average;
 };
 
 /* When the gradients of several micro-batches are reduced. */

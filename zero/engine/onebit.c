@@ -1,9 +1,10 @@
 /* onebit.c: see onebit.h. */
 #include "zero/engine/onebit.h"
 
+#include "zero/engine/optimizer.h"
 #include "zero/engine/update.h"
 
-enum { MOMENTUM, VARIANCE }; /* slots of AdamW */
+enum { MOMENTUM, VARIANCE }; /* slots of AdamW and LAMB */
 
 static double mean(const float *x, size_t n)
 {
@@ -76,6 +77,8 @@ static zr_result settle(struct zr_engine *engine, float *host)
                 raise(variance, n, (double)engine->options.optimizer.beta1, sum / count);
             if (host)
                 result = copy(engine, owned.slots[VARIANCE], host, n * sizeof *host);
+            if (engine->optimizer->trust)
+                result = copy(engine, owned.slots[ZR_LAMB_FRESH], variance, n * sizeof *variance);
         } else if (n > 0 && result == ZR_OK) {
             sum += mean(variance, n) * (double)n;
             count += (double)n;

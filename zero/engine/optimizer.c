@@ -12,7 +12,9 @@ const struct zr_optimizer_number zr_optimizer_numbers[ZR_NUMBERS_COUNT] = {
     [ZR_NUMBER_EPSILON] = {NAMED(epsilon), .option = "eps", .min = FLT_MIN, .max = FLT_MAX},
     [ZR_NUMBER_MOMENTUM] = {NAMED(momentum_factor), .option = "momentum", .max = 1, .excludes_max = true},
     [ZR_NUMBER_TRUST_MIN] = {NAMED(trust_min), .option = "trust-min", .max = FLT_MAX},
-    [ZR_NUMBER_TRUST_MAX] = {NAMED(trust_max), .option = "trust-max", .max = FLT_MAX}};
+    [ZR_NUMBER_TRUST_MAX] = {NAMED(trust_max), .option = "trust-max", .max = FLT_MAX},
+    [ZR_NUMBER_TRUST_AVERAGE] = {NAMED(trust_average), .option = "trust-average", .max = 1,
+                                 .excludes_max = true}};
 
 static void betas(const struct zr_optimizer_options *options, double step, float out[2])
 {
@@ -21,7 +23,7 @@ static void betas(const struct zr_optimizer_options *options, double step, float
 }
 
 /* AdamW: Loshchilov and Hutter 2019. */
-static struct zr_adamw adamw_of(const struct zr_optimizer_call *call)
+struct zr_adamw zr_adamw_of(const struct zr_optimizer_call *call)
 {
     const struct zr_optimizer_options *o = call->options;
     return (struct zr_adamw){.rate = call->rate,
@@ -36,7 +38,7 @@ static struct zr_adamw adamw_of(const struct zr_optimizer_call *call)
                              .rates = call->rates};
 }
 
-static struct zr_update adamw_numbers_of(const struct zr_optimizer_call *call)
+struct zr_update zr_adamw_numbers_of(const struct zr_optimizer_call *call)
 {
     return (struct zr_update){.n = call->n,
                               .gradient = call->gradient,
@@ -49,14 +51,15 @@ static struct zr_update adamw_numbers_of(const struct zr_optimizer_call *call)
 static zr_result update_adamw(const struct zr_optimizer_call *call)
 {
     return call->kernels->update_adamw(
-        call->context, &(struct zr_update_adamw){.how = adamw_of(call), .numbers = adamw_numbers_of(call)});
+        call->context,
+        &(struct zr_update_adamw){.how = zr_adamw_of(call), .numbers = zr_adamw_numbers_of(call)});
 }
 
 /* The same with 8-bit state: Dettmers et al. 2022. */
 static zr_result update_adamw8(const struct zr_optimizer_call *call)
 {
     return call->kernels->update_adamw8(call->context,
-                                        &(struct zr_update_adamw8){.how = adamw_of(call),
+                                        &(struct zr_update_adamw8){.how = zr_adamw_of(call),
                                                                    .numbers = {.n = call->n,
                                                                                .gradient = call->gradient,
                                                                                .master = call->master,
@@ -114,36 +117,13 @@ static zr_result update_muon(const struct zr_optimizer_call *call)
                            .numbers = {.n = call->n, .master = call->master, .parameter = call->parameter}});
 }
 
-/* ---- LAMB: You et al. 2019 ----------------------------------------------------------------------------- */
+/* ---- Adafactor: Shazeer and Stern 2018; adafactor.c ---------------------------------------------------- */
 
 static bool is_any(const struct zr_parameter *tensor, const struct zr_parameter_group *group)
 {
     (void)tensor, (void)group;
-    return true; /* vectors have a trust ratio too, and Adafactor clips their updates */
+    return true; /* updates of vectors are clipped, and have a trust ratio, too */
 }
-
-static struct zr_lamb lamb_of(const struct zr_optimizer_call *call)
-{
-    return (struct zr_lamb){adamw_of(call), call->options->trust_min, call->options->trust_max};
-}
-
-static zr_result sum_lamb(const struct zr_optimizer_call *call, double *squares)
-{
-    return call->kernels->lamb_norms(call->context,
-                                     &(struct zr_lamb_norms){lamb_of(call), adamw_numbers_of(call), squares});
-}
-
-static zr_result update_lamb(const struct zr_optimizer_call *call)
-{
-    return call->kernels->update_lamb(call->context,
-                                      &(struct zr_update_lamb){.how = lamb_of(call),
-                                                               .numbers = adamw_numbers_of(call),
-                                                               .parts = call->sums.parts,
-                                                               .squares = call->sums.squares,
-                                                               .stride = call->sums.stride});
-}
-
-/* ---- Adafactor: Shazeer and Stern 2018; adafactor.c ---------------------------------------------------- */
 
 static bool is_not_factored(const struct zr_parameter *tensor, const struct zr_parameter_group *group)
 {
@@ -193,6 +173,20 @@ static const struct zr_optimizer averaged_adafactor[2] = {AVERAGED_ADAFACTOR(fal
 
 #define ADAM_NUMBERS                                                                                         \
     [ZR_NUMBER_BETA1] = {true, 0.9f}, [ZR_NUMBER_BETA2] = {true, 0.95f}, [ZR_NUMBER_EPSILON] = {true, 1e-8f}
+
+/* With a trust_average, which excludes a moving average of the parameters. */
+#define LAMB                                                                                                 \
+    .name = "lamb", .help = "AdamW whose rate follows the norm of each tensor, for large batches",           \
+    .rate = 1e-2f, .numbers = {[ZR_NUMBER_BETA1] = {true, 0.9f},    [ZR_NUMBER_BETA2] = {true, 0.999f},      \
+                               [ZR_NUMBER_EPSILON] = {true, 1e-6f}, [ZR_NUMBER_TRUST_MIN] = {true, 0.01f},   \
+                               [ZR_NUMBER_TRUST_MAX] = {true, 10},  [ZR_NUMBER_TRUST_AVERAGE] = {true, 0}},  \
+    .not_in_parts = "measures whole tensors", .not_ahead = "adds the sums of all ranks within an update",    \
+    .corrections = betas, .needs_whole = is_any, .prepares = ZR_PREPARES_SUMS, .update = zr_lamb_update
+static const struct zr_optimizer onebit_lamb = {
+    LAMB, .slots_count = 4,
+    .slots = {MOMENTUM, VARIANCE, [ZR_LAMB_FRESH] = {"fresh_variance", 1, sizeof(float), false, NULL, NULL},
+              [ZR_LAMB_TRUST] = {"trust", 1, sizeof(float), false, is_any, zr_lamb_numbers}},
+    .sum = zr_lamb_sum_fresh, .trust = zr_lamb_trust_now};
 
 /* The rows, with or without a moving average, whose slot is the last one. */
 #define OPTIMIZERS(average)                                                                                  \
@@ -248,26 +242,15 @@ static const struct zr_optimizer averaged_adafactor[2] = {AVERAGED_ADAFACTOR(fal
                                .update = update_muon},                                                       \
         [ZR_OPTIMIZER_ADAFACTOR] = {ADAFACTOR(average), .slots_count = 2 + (average),                        \
                                     .slots = {FACTORS, VECTORS_VARIANCE, AVERAGE},                           \
-                                    .averaged = &averaged_adafactor[average]},                               \
-        [ZR_OPTIMIZER_LAMB] = {.name = "lamb",                                                               \
-                               .help =                                                                       \
-                                   "AdamW whose rate follows the norm of each tensor, for large batches",    \
-                               .rate = 1e-2f,                                                                \
-                               .numbers = {[ZR_NUMBER_BETA1] = {true, 0.9f},                                 \
-                                           [ZR_NUMBER_BETA2] = {true, 0.999f},                               \
-                                           [ZR_NUMBER_EPSILON] = {true, 1e-6f},                              \
-                                           [ZR_NUMBER_TRUST_MIN] = {true, 0.01f},                            \
-                                           [ZR_NUMBER_TRUST_MAX] = {true, 10}},                              \
+                                    .averaged = &averaged_adafactor[average],                                \
+                                    .averages = ZR_NUMBER_MOMENTUM},                                         \
+        [ZR_OPTIMIZER_LAMB] = {LAMB,                                                                         \
                                .slots_count = 2 + (average),                                                 \
                                .slots = {MOMENTUM, VARIANCE, AVERAGE},                                       \
                                .keeps_average = average,                                                     \
-                               .not_in_parts = "measures whole tensors",                                     \
-                               .not_ahead = "adds the sums of all ranks within an update",                   \
-                               .corrections = betas,                                                         \
-                               .needs_whole = is_any,                                                        \
-                               .prepares = ZR_PREPARES_SUMS,                                                 \
-                               .sum = sum_lamb,                                                              \
-                               .update = update_lamb},                                                       \
+                               .averaged = &onebit_lamb,                                                     \
+                               .averages = ZR_NUMBER_TRUST_AVERAGE,                                          \
+                               .sum = zr_lamb_sum},                                                          \
     }
 static const struct zr_optimizer optimizers[2][ZR_OPTIMIZERS_COUNT] = {OPTIMIZERS(false), OPTIMIZERS(true)};
 
@@ -279,5 +262,7 @@ const struct zr_optimizer *zr_optimizer_of(enum zr_optimizer_kind kind)
 const struct zr_optimizer *zr_optimizer_with(const struct zr_optimizer_options *options)
 {
     const struct zr_optimizer *optimizer = &optimizers[options->average_decay > 0][options->kind];
-    return optimizer->averaged && options->momentum_factor > 0 ? optimizer->averaged : optimizer;
+    const float *averages =
+        (const float *)((const char *)options + zr_optimizer_numbers[optimizer->averages].offset);
+    return optimizer->averaged && *averages > 0 ? optimizer->averaged : optimizer;
 }

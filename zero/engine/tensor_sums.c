@@ -3,6 +3,7 @@
  * order of the shards, also by a rank that updates all of them, so that the bits are the same at every stage.
  * Adafactor first sums the squares of rows and columns, which give its factors. */
 #include "zero/engine/actions.h"
+#include "zero/engine/momentum.h"
 
 enum { SQUARES = 2 }; /* sums of zr_factor_norm and zr_lamb_norms */
 
@@ -16,7 +17,7 @@ struct work {
     unsigned first, end;        /* parts whose sums this rank makes: its own, or all */
     size_t factors, squares;    /* numbers of a part */
     double *sums, *all_squares; /* [parts][factors], [parts][squares] */
-    float *means;               /* of the row factors, by tensor */
+    float *means;               /* of the row factors, or trust ratios: by tensor */
 };
 
 static const struct zr_layout_parameter *tensor_of(const struct work *work, size_t index)
@@ -157,6 +158,40 @@ static zr_result sum_updates(const struct work *work)
     return result == ZR_OK ? gather(work, work->all_squares, work->squares) : result;
 }
 
+/* Keeps the momentum of the taken unit, which this step moves, if the optimizer needs it. */
+static zr_result keep_momentum(struct zr_engine_run *run, size_t unit)
+{
+    struct zr_engine *engine = run->engine;
+    const size_t count = run->owned.to - run->owned.from;
+    float **before = &run->before[unit % 2];
+    if (!engine->layout.units[unit].optimizer->trust || !run->update.keeps_variance ||
+        run->update.keeps_momentum)
+        return ZR_OK;
+    zr_result result =
+        zr_take(engine->options.arena, ZR_TAG_WORKSPACE, count, sizeof **before, (void **)before);
+    return result != ZR_OK
+               ? result
+               : engine->options.kernels->copy_bytes(engine->options.context,
+                                                     &(struct zr_copy_bytes){.bytes = count * sizeof **before,
+                                                                             .from = run->owned.slots[0],
+                                                                             .to = *before,
+                                                                             .waits = true});
+}
+
+/* The trust ratios of the unit's tensors. */
+static void find_trust(const struct work *work)
+{
+    const struct zr_engine_run *run = work->run;
+    for (size_t i = 0; i < work->u->parameters_count && work->compute.kernels->executes; i++) {
+        const struct zr_layout_parameter *p = tensor_of(work, i);
+        const struct zr_tensor_sums sums = {
+            .squares = work->all_squares + SQUARES * i, .parts = run->engine->world, .stride = work->squares};
+        work->means[i] =
+            work->u->optimizer->trust(&run->engine->options.optimizer, &sums, run->update.keeps_variance,
+                                      zr_owned_slot(run->engine, p, &run->owned, ZR_LAMB_TRUST, 0));
+    }
+}
+
 zr_result zr_engine_sum_tensors(struct zr_engine_run *run, size_t unit)
 {
     struct zr_engine *engine = run->engine;
@@ -175,13 +210,20 @@ zr_result zr_engine_sum_tensors(struct zr_engine_run *run, size_t unit)
         work.first = engine->rank;
         work.end = engine->rank + 1;
     }
-    zr_result result = make_room(&work);
+    const bool moves_only = zr_engine_moves_only(engine, update);
+    zr_result result = keep_momentum(run, unit);
+    if (result == ZR_OK)
+        result = make_room(&work);
     if (result == ZR_OK)
         result = sum_squares(&work);
     if (result == ZR_OK)
         result = move_factors(&work);
     if (result == ZR_OK)
         result = sum_updates(&work);
+    if (result == ZR_OK && work.u->optimizer->trust && !moves_only)
+        find_trust(&work);
+    if (!moves_only)
+        zr_drop(engine->options.arena, &run->before[unit % 2]);
     zr_drop(run->prepared.arena, &work.sums);
     return result;
 }

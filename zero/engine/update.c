@@ -1,5 +1,6 @@
 /* update.c: see update.h. */
 #include "zero/engine/meter.h"
+#include "zero/engine/momentum.h"
 #include "zero/engine/onebit.h"
 #include "zero/engine/update.h"
 
@@ -131,6 +132,7 @@ struct zr_engine_update zr_engine_update_of(const struct zr_engine *engine, floa
                                      .gradient_scale = gradient_scale,
                                      .correction1 = corrections[0],
                                      .correction2 = stopped ? last[1] : corrections[1],
+                                     .fresh_correction = corrections[1],
                                      .keeps_variance = keeps_variance};
 }
 
@@ -175,6 +177,7 @@ struct zr_optimizer_call zr_engine_update_call(const struct zr_engine_run *run, 
                                      .correction2 = update->correction2,
                                      .keeps_variance = update->keeps_variance,
                                      .keeps_momentum = update->keeps_momentum,
+                                     .fresh_correction = update->fresh_correction,
                                      .weight = update->weight,
                                      .rates = update->rates,
                                      .n = part->count,
@@ -188,6 +191,10 @@ struct zr_optimizer_call zr_engine_update_call(const struct zr_engine_run *run, 
         call.sums =
             (struct zr_tensor_sums){run->prepared.row_means + index, run->prepared.squares + 2 * index,
                                     engine->world, 2 * u->parameters_count};
+    if (u->optimizer->trust && run->prepared.squares)
+        call.trust = run->prepared.row_means + index;
+    if (run->before[unit % 2] && !zr_engine_moves_only(engine, update))
+        call.before = run->before[unit % 2] + skip;
     for (unsigned s = 0; s < u->optimizer->slots_count; s++)
         call.slots[s] = zr_owned_slot(engine, p, &run->owned, s, skip);
     return call;

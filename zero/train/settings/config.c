@@ -134,7 +134,7 @@ static const struct config_key keys[] = {
     {"data_types", KEY_OBJECT, NULL, 0, NULL},
     {"data_types.grad_accum_dtype", KEY_WORD, "fp32", 0, NULL},
     {"optimizer", KEY_OBJECT, NULL, 0, NULL},
-    {"optimizer.type", KEY_WORD, "--optimizer, as AdamW; or OneBitAdam", 0, NULL},
+    {"optimizer.type", KEY_WORD, "--optimizer, as AdamW; or OneBitAdam, OneBitLamb", 0, NULL},
     {"optimizer.legacy_fusion", KEY_PASSED, NULL, 0, NULL},
     {"optimizer.params", KEY_OBJECT, NULL, 0, NULL},
     {"optimizer.params.lr", KEY_FLAG, "lr", 0, NULL},
@@ -153,6 +153,10 @@ static const struct config_key keys[] = {
     {"optimizer.params.max_grad_norm", KEY_LATER, "give gradient_clipping instead, as DeepSpeed asks", 0,
      NULL},
     {"optimizer.params.freeze_step", KEY_FLAG, "compress-warmup", 0, NULL},
+    {"optimizer.params.coeff_beta", KEY_FLAG, "trust-average", 0, NULL},
+    {"optimizer.params.factor_max", KEY_NUMBER, NULL, 4, NULL},
+    {"optimizer.params.factor_min", KEY_NUMBER, NULL, 0.5, NULL},
+    {"optimizer.params.factor_threshold", KEY_NUMBER, NULL, 0.1, NULL},
     {"optimizer.params.cuda_aware", KEY_PASSED, NULL, 0, NULL},
     {"optimizer.params.comm_backend_name", KEY_PASSED, NULL, 0, NULL},
     {"optimizer.params.torch_adam", KEY_PASSED, NULL, 0, NULL},
@@ -559,6 +563,9 @@ static void read_optimizer(struct reader *reader)
     static const char *const of_adam[] = {"optimizer.params.adam_w_mode", NULL};
     static const char *const of_onebit[] = {"optimizer.params.freeze_step", "optimizer.params.cuda_aware",
                                             "optimizer.params.comm_backend_name", NULL};
+    static const char *const of_onebit_lamb[] = {"optimizer.params.coeff_beta", "optimizer.params.factor_max",
+                                                 "optimizer.params.factor_min",
+                                                 "optimizer.params.factor_threshold", NULL};
     static const char *const of_sgd[] = {"optimizer.params.dampening", "optimizer.params.nesterov", NULL};
     const char *type = json_string_value(get(reader, "optimizer.type"));
     char name[32] = "";
@@ -572,13 +579,16 @@ static void read_optimizer(struct reader *reader)
     }
     for (size_t i = 0; type[i] && i + 1 < sizeof name; i++)
         name[i] = (char)(type[i] >= 'A' && type[i] <= 'Z' ? type[i] - 'A' + 'a' : type[i]);
-    bool onebit = strcmp(name, "onebitadam") == 0, adam = onebit || strcmp(name, "adam") == 0;
-    if (!adam && !is_optimizer(name)) {
+    bool lamb = strcmp(name, "onebitlamb") == 0, onebit = lamb || strcmp(name, "onebitadam") == 0;
+    bool adam = (onebit && !lamb) || strcmp(name, "adam") == 0;
+    if (!adam && !lamb && !is_optimizer(name)) {
         refuse(reader, "optimizer.type", "'%.60s' is not supported; give Adam or one of " ZR_OPTIMIZER_NAMES,
                type);
         return;
     }
-    store(reader, "optimizer.type", "optimizer", adam ? "adamw" : name);
+    store(reader, "optimizer.type", "optimizer", adam ? "adamw" : lamb ? "lamb" : name);
+    if (!lamb)
+        check_absent(reader, type, of_onebit_lamb);
     if (!onebit)
         check_absent(reader, type, of_onebit);
     else if (store(reader, "optimizer.type", "compress", "gradients:onebit") == ZR_OK &&

@@ -52,6 +52,9 @@ void zr_optimizer_resolve(struct zr_train_config *config)
             *number_of(&config->optimizer, &zr_optimizer_numbers[n]) = optimizer->numbers[n].fallback;
     if (zr_compression_is_by(&config->compression, ZR_METHOD_ONEBIT) && !is_set(config, "beta2"))
         config->optimizer.beta2 = 0.999f; /* as in 1-bit Adam: the variance stays */
+    if (zr_compression_is_by(&config->compression, ZR_METHOD_ONEBIT) &&
+        optimizer->numbers[ZR_NUMBER_TRUST_AVERAGE].taken && !is_set(config, "trust-average"))
+        config->optimizer.trust_average = 0.9f; /* as in 1-bit LAMB */
     zr_compress_resolve(config, is_set(config, "compress-warmup"), is_set(config, "compress-check"));
     config->optimizer.groups_count = ZR_TRANSFORMER_GROUPS_COUNT; /* the table of options sets other rates */
     groups[ZR_GROUP_MATRICES].rate_factor = 1;
@@ -111,6 +114,9 @@ const char *zr_optimizer_conflict(const struct zr_train_config *config)
                     optimizer->name, excluded[i].reason, excluded[i].options);
             return zr_last_error();
         }
+    if (optimizer->numbers[ZR_NUMBER_TRUST_MAX].taken &&
+        config->optimizer.trust_max < config->optimizer.trust_min)
+        return "--trust-max is below --trust-min; exchange them";
     for (unsigned n = 0; n < ZR_NUMBERS_COUNT; n++)
         if (zr_optimizer_numbers[n].option && !optimizer->numbers[n].taken &&
             zr_flag_given(config, zr_optimizer_numbers[n].option))
