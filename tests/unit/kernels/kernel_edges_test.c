@@ -108,7 +108,7 @@ OPERATION(factored_matrix, factored(c, i, n, false))
 static zr_result run_lamb(struct zr_kernel_context *c, size_t i, size_t n)
 {
     static const double squares[] = {3, 2};
-    const struct zr_update_lamb update = {{adamw, 0.01f, 10}, update_of(i, n), 1, squares, 0};
+    const struct zr_update_lamb update = {{adamw, 0.01f, 10}, update_of(i, n), 1, squares, 0, NULL};
     double unused[2];
     zr_result result = kernels->lamb_norms(c, &(struct zr_lamb_norms){update.how, update.numbers, unused});
     return result == ZR_OK ? kernels->update_lamb(c, &update) : result;

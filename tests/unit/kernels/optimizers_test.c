@@ -607,7 +607,7 @@ static void run_updates(struct zr_kernel_context *c, const struct tensor *g, str
     const struct zr_lamb lamb = {adamw, 0.01f, 10};
     numbers.momentum = fresh[8]->at, numbers.variance = fresh[9]->at;
     kernels->lamb_norms(c, &(struct zr_lamb_norms){lamb, numbers, squares});
-    kernels->update_lamb(c, &(struct zr_update_lamb){lamb, numbers, 1, squares, 0});
+    kernels->update_lamb(c, &(struct zr_update_lamb){lamb, numbers, 1, squares, 0, NULL});
 }
 
 /* Weight and rates give the bits of the same values as arguments; a skipped update changes nothing. */
