@@ -344,7 +344,7 @@ static bool on_gpu(const struct zr_train_config *config)
 
 const char *zr_compress_conflict(const struct zr_train_config *config)
 {
-    if (zr_flag_given(config, "trust-average") && config->optimizer.trust_average > 0 &&
+    if (config->optimizer.kind == ZR_OPTIMIZER_LAMB && config->optimizer.trust_average > 0 &&
         !zr_compression_is_by(&config->compression, ZR_METHOD_ONEBIT))
         return "--trust-average requires --compress gradients:onebit";
     if (!zr_train_compresses(config))

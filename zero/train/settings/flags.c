@@ -203,7 +203,7 @@ const struct zr_flag zr_flags[] = {
     BY_OPTIMIZER("trust-min", optimizer.trust_min, 0, 1e6, "smallest trust ratio of a tensor"),
     BY_OPTIMIZER("trust-max", optimizer.trust_max, 0, 1e6, "largest trust ratio of a tensor"),
     BY_OPTIMIZER("trust-average", optimizer.trust_average, 0, 0.999999,
-                 "decay of the average of trust ratios that onebit goes on with"),
+                 "decay of the average trust ratio, for onebit"),
     BY_OPTIMIZER("momentum", optimizer.momentum_factor, 0, 0.999999,
                  "share of the last momentum in the next; 0: none"),
     REAL("lr-embeddings", optimizing, optimizer.groups[ZR_GROUP_EMBEDDINGS].rate_factor, "1", 0, 1000,
