@@ -124,6 +124,8 @@ const char *zr_optimizer_conflict(const struct zr_train_config *config)
     return NULL;
 }
 
+enum { NUMBERS_OF_LINE = 5 }; /* in the help */
+
 void zr_optimizers_help(struct zr_text *text)
 {
     zr_text_print(text, "\nOptimizers, with the defaults of their options\n");
@@ -131,10 +133,13 @@ void zr_optimizers_help(struct zr_text *text)
         const struct zr_optimizer *optimizer = zr_optimizer_of(kind);
         zr_text_print(text, "  %-28s  %s\n  %-28s  lr %g", optimizer->name, optimizer->help, "",
                       (double)optimizer->rate);
-        for (unsigned n = 0; n < ZR_NUMBERS_COUNT; n++)
-            if (optimizer->numbers[n].taken && zr_optimizer_numbers[n].option)
-                zr_text_print(text, ", %s %g", zr_optimizer_numbers[n].option,
-                              (double)optimizer->numbers[n].fallback);
+        for (unsigned n = 0, on_line = 1; n < ZR_NUMBERS_COUNT; n++)
+            if (optimizer->numbers[n].taken && zr_optimizer_numbers[n].option) {
+                const bool fits = on_line % NUMBERS_OF_LINE > 0;
+                zr_text_print(text, "%s%*s%s %g", fits ? ", " : ",\n", fits ? 0 : 32, "",
+                              zr_optimizer_numbers[n].option, (double)optimizer->numbers[n].fallback);
+                on_line++;
+            }
         if (optimizer->not_in_parts)
             zr_text_print(text, "\n  %-28s  excludes --tp, --tile%s", "",
                           optimizer->not_ahead ? ", --speculative-update" : "");
