@@ -148,16 +148,24 @@ FORMULA struct formula_adamw formula_adamw_of(const struct zr_adamw *how)
     return f;
 }
 
+FORMULA void formula_adamw_move(const struct formula_adamw *f, num gradient, num *momentum, num *variance)
+{
+    gradient = gradient * f->gradient_scale;
+    *momentum = num_fma(f->beta1, *momentum, f->rest1 * gradient);
+    *variance = num_fma(f->beta2, *variance, f->rest2 * gradient * gradient);
+}
+
+/* What the rate multiplies. */
+FORMULA num formula_adamw_step(const struct formula_adamw *f, num p, num momentum, num variance)
+{
+    return num_fma(f->decay, p, momentum * f->inverse1 / (num_sqrt(variance * f->inverse2) + f->epsilon));
+}
+
 /* Returns the new parameter. */
 FORMULA num formula_adamw(const struct formula_adamw *f, num gradient, num p, num *momentum, num *variance)
 {
-    gradient = gradient * f->gradient_scale;
-    num m = num_fma(f->beta1, *momentum, f->rest1 * gradient);
-    num v = num_fma(f->beta2, *variance, f->rest2 * gradient * gradient);
-    num step = num_fma(f->decay, p, m * f->inverse1 / (num_sqrt(v * f->inverse2) + f->epsilon));
-    *momentum = m;
-    *variance = v;
-    return num_fma(f->rate, step, p);
+    formula_adamw_move(f, gradient, momentum, variance);
+    return num_fma(f->rate, formula_adamw_step(f, p, *momentum, *variance), p);
 }
 
 /* Adafactor's update before clipping. */

@@ -77,6 +77,8 @@ static double orthogonal(const struct zr_orthogonalize *args)
     OP(muon_direction, 0)                                                                                    \
     OP(orthogonalize, orthogonal(args))                                                                      \
     OP(apply_direction, 0)                                                                                   \
+    OP(lamb_norms, 0)                                                                                        \
+    OP(update_lamb, 0)                                                                                       \
     OP(sum_of_squares, 0)                                                                                    \
     OP(find_nonfinite, 0)                                                                                    \
     OP(checksum, 0)                                                                                          \

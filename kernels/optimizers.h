@@ -57,6 +57,35 @@ ZR_REAL void zr_outer_step_element(const struct zr_outer_step *o, size_t i)
     o->master[i] = o->mix > 0 ? o->mix * o->master[i] + (1.0f - o->mix) * anchor : anchor;
 }
 
+/* The trust ratio of LAMB from the squares of steps and masters. */
+ZR_REAL float zr_lamb_trust(const struct zr_lamb *how, double steps, double masters)
+{
+    const double trust = sqrt(masters) / sqrt(steps), least = (double)how->trust_min,
+                 most = (double)how->trust_max;
+    if (!(steps > 0 && masters > 0 && trust > 0))
+        return 1;
+    return (float)(trust < least ? least : trust > most ? most : trust);
+}
+
+ZR_REAL float zr_lamb_trust_of(const struct zr_update_lamb *args)
+{
+    double steps = 0, masters = 0;
+    for (size_t part = 0; part < args->parts; part++) {
+        const double *squares = args->squares + part * (args->stride ? args->stride : 2);
+        steps += squares[0];
+        masters += squares[1];
+    }
+    return args->trust ? *args->trust : zr_lamb_trust(&args->how, steps, masters);
+}
+
+/* With the tensor's rate. */
+ZR_REAL struct zr_adamw zr_lamb_of(const struct zr_update_lamb *args)
+{
+    struct zr_adamw now = zr_adamw_now(&args->how.adam);
+    now.rate *= zr_lamb_trust_of(args);
+    return now;
+}
+
 /* Factors of the master and of what is subtracted from it. */
 struct zr_master_step {
     float keep, step;

@@ -635,6 +635,35 @@ struct zr_apply_direction {
     struct zr_update numbers; /* gradient, momentum and variance: ignored */
 };
 
+/* LAMB (You et al.: Large Batch Optimization for Deep Learning: Training BERT in 76 minutes, 2019). The step
+ * r of an element is AdamW's: the corrected momentum, divided by the root of the corrected variance plus
+ * epsilon, plus weight_decay times the master. Its rate is multiplied by the trust ratio of the whole tensor:
+ * norm(master) / norm(r), within trust_min and trust_max, or 1 where a norm is 0 or not finite.
+ *
+ * A step is lamb_norms() and update_lamb(). All sums are doubles, so the parts of a tensor can have different
+ * owners. */
+struct zr_lamb {
+    struct zr_adamw adam;
+    float trust_min, trust_max; /* at least 0; trust_max at least trust_min */
+};
+/* Moves momentum and variance. squares[0]: the sum of r^2, squares[1]: that of the master's squares, both
+ * before the update, in the order of sum_of_squares(). After a skipped update `squares` has no meaning. */
+struct zr_lamb_norms {
+    struct zr_lamb how;
+    struct zr_update numbers; /* parameter: ignored; master: only read */
+    double *squares;          /* [2] */
+};
+/* master = master - rate trust r */
+struct zr_update_lamb {
+    struct zr_lamb how;
+    struct zr_update numbers; /* gradient: ignored; momentum and variance: only read, as lamb_norms() left
+                               * them */
+    size_t parts;             /* of the whole tensor */
+    const double *squares;    /* [parts][2] from lamb_norms(), added in order of the parts */
+    size_t stride;            /* numbers from a part's squares to the next part's; 0: 2 */
+    const float *trust;       /* the trust ratio, in the table's memory; NULL: that of `squares` */
+};
+
 /* Exponential moving average of masters: average = decay average + (1 - decay) master, each rounded; or the
  * two change places. */
 struct zr_average {
@@ -853,6 +882,8 @@ struct zr_kernels {
     ZR_KERNEL(muon_direction);
     ZR_KERNEL(orthogonalize);
     ZR_KERNEL(apply_direction);
+    ZR_KERNEL(lamb_norms);
+    ZR_KERNEL(update_lamb);
     ZR_KERNEL(average);
     ZR_KERNEL(outer_step);
     ZR_KERNEL(sum_of_squares);

@@ -120,9 +120,11 @@ enum zr_optimizer_kind {
     ZR_OPTIMIZER_ADAFACTOR, /* second moments by row and by column of a matrix, by element of a vector, and
                              * updates clipped by their root mean square; see zr_update_factored. Whole
                              * tensors; no speculative update */
+    ZR_OPTIMIZER_LAMB, /* AdamW with the rate of each tensor times its trust ratio, see zr_update_lamb. Whole
+                        * tensors; no speculative update */
     ZR_OPTIMIZERS_COUNT
 };
-#define ZR_OPTIMIZER_NAMES "adamw|sgd|adamw8|muon|adafactor" /* of the kinds, in order */
+#define ZR_OPTIMIZER_NAMES "adamw|sgd|adamw8|muon|adafactor|lamb" /* of the kinds, in order */
 
 struct zr_optimizer_options {
     enum zr_optimizer_kind kind;
@@ -137,6 +139,11 @@ struct zr_optimizer_options {
      * values: at least 0, below 1. The average is one more slot of the optimizer's state, saved as
      * "optimizer.average.NAME". 0: none. Excludes zr_offload.delayed. */
     float average_decay;
+    float trust_min,
+        trust_max; /* LAMB: limits of the trust ratio, at least 0; trust_max at least trust_min */
+    /* LAMB with ZR_METHOD_ONEBIT: decay of the moving average of trust ratios in the warm-up, at least 0,
+     * below 1; without that method 0. */
+    float trust_average;
 };
 
 /* When the gradients of several micro-batches are reduced. */

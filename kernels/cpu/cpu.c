@@ -330,6 +330,7 @@ SUM(ZR_ISA_AVX512)
         .factor_moments = zr_cpu_factor_moments, .factor_norm = zr_cpu_factor_norm,                          \
         .update_factored = zr_cpu_update_factored, .muon_direction = zr_cpu_muon_direction,                  \
         .orthogonalize = zr_cpu_orthogonalize, .apply_direction = zr_cpu_apply_direction,                    \
+        .lamb_norms = zr_cpu_lamb_norms, .update_lamb = zr_cpu_update_lamb,                                  \
         .sum_of_squares = zr_cpu_sum_of_squares, .find_nonfinite = zr_cpu_find_nonfinite,                    \
         .checksum = zr_cpu_checksum, .init_normal = zr_cpu_init_normal, .convert = zr_cpu_convert,           \
         .clear = zr_cpu_clear, .copy_bytes = zr_cpu_copy_bytes, .sum = sum_##isa, .pack = zr_cpu_pack,       \

@@ -29,6 +29,8 @@ ZR_CPU(update_factored);
 ZR_CPU(muon_direction);
 ZR_CPU(orthogonalize);
 ZR_CPU(apply_direction);
+ZR_CPU(lamb_norms);
+ZR_CPU(update_lamb);
 ZR_CPU(average);
 ZR_CPU(outer_step);
 

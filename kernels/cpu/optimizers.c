@@ -329,6 +329,46 @@ zr_result zr_cpu_orthogonalize(struct zr_kernel_context *context, const struct z
     return result; /* the number of iterations is odd, so the last one wrote to x */
 }
 
+/* ---- LAMB ---------------------------------------------------------------------------------------------- */
+
+struct lamb_squares {
+    const struct zr_loops *loops, *floats;
+    struct zr_update_adamw update;
+};
+
+static double square_steps(const void *args, size_t from, size_t to)
+{
+    const struct lamb_squares *q = args;
+    float steps[ZR_SQUARES_BLOCK];
+    q->loops->lamb_steps(&q->update, from, to, steps);
+    return q->floats->sum_of_squares(to - from, steps);
+}
+
+zr_result zr_cpu_lamb_norms(struct zr_kernel_context *context, const struct zr_lamb_norms *args)
+{
+    const struct zr_update *u = &args->numbers;
+    if (zr_update_skips(args->how.adam.weight))
+        return ZR_OK;
+    const struct lamb_squares work = {update_loops(context, u),
+                                      zr_loops_of[context->isa][ZR_PRECISION_FP32],
+                                      {zr_adamw_now(&args->how.adam), *u}};
+    zr_result result =
+        zr_cpu_sum_blocks(context, &(struct zr_block_sums){square_steps, &work, u->n, &args->squares[0]});
+    return result == ZR_OK
+               ? zr_cpu_sum_of_squares(
+                     context,
+                     &(struct zr_sum_of_squares){u->n, {u->master, ZR_PRECISION_FP32}, &args->squares[1]})
+               : result;
+}
+
+zr_result zr_cpu_update_lamb(struct zr_kernel_context *context, const struct zr_update_lamb *args)
+{
+    if (zr_update_skips(args->how.adam.weight))
+        return ZR_OK;
+    return zr_loop_run(context, update_loops(context, &args->numbers)->update_lamb,
+                       &(struct zr_update_adamw){zr_lamb_of(args), args->numbers}, args->numbers.n, ZR_GRAIN);
+}
+
 /* ---- The moving average -------------------------------------------------------------------------------- */
 
 static void average(const void *args, size_t from, size_t to)

@@ -79,6 +79,13 @@ struct cuda_factor_squares {
     double *partial;
 };
 
+/* Likewise of a lamb_norms(). */
+struct cuda_lamb_squares {
+    struct zr_lamb_norms all;
+    size_t first; /* element */
+    double *partial;
+};
+
 /* A pass over n floats of orthogonalize(). */
 struct cuda_muon {
     size_t n, side; /* side: of a square matrix */

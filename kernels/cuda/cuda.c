@@ -42,9 +42,10 @@ enum { ROW_NORMS_COUNT = 6 };
             f(rotary_table) f(softmax_merge) f(weigh_gradients) f(fp8_max) f(fp8_round) f(update_adamw8)     \
                 f(block8_read) f(block8_write) f(factor_rows) f(factor_columns) f(factor_move)               \
                     f(factor_mean) f(factor_squares) f(update_factored) f(muon_direction) f(muon_normalize)  \
-                        f(muon_polynomial) f(apply_direction) f(average) f(outer_step) f(pack_onebit)        \
-                            f(pack_int8) f(pack_int4) f(pack_int4_rotated) f(pack_mxfp8) f(unpack_onebit)    \
-                                f(unpack_int8) f(unpack_int4) f(unpack_int4_rotated) f(unpack_mxfp8)
+                        f(muon_polynomial) f(apply_direction) f(lamb_squares) f(update_lamb) f(average)      \
+                            f(outer_step) f(pack_onebit) f(pack_int8) f(pack_int4) f(pack_int4_rotated)      \
+                                f(pack_mxfp8) f(unpack_onebit) f(unpack_int8) f(unpack_int4)                 \
+                                    f(unpack_int4_rotated) f(unpack_mxfp8)
 
 enum kernel {
 #define NUMBER(name) KERNEL_##name,
@@ -992,6 +993,7 @@ ONE(apply_direction, over(args->numbers.n))
 ONE(average, over(args->n))
 ONE(outer_step, over(args->n))
 ONE(update_factored, over_packs(ZR_PRECISION_FP32, args->numbers.n))
+ONE(update_lamb, over_packs(ZR_PRECISION_FP32, args->numbers.n))
 
 static zr_result factor_sums(struct zr_kernel_context *context, const struct zr_factor_sums *args)
 {
@@ -1010,22 +1012,46 @@ static zr_result factor_moments(struct zr_kernel_context *context, const struct 
     return result == ZR_OK ? launch(context, KERNEL_factor_mean, ROWS(1), args) : result;
 }
 
-static zr_result factor_norm(struct zr_kernel_context *context, const struct zr_factor_norm *args)
+/* Sums the squares that a kernel makes of n numbers onto `total`, and before them the masters' squares. */
+struct made_squares {
+    enum kernel kernel;
+    void *args; /* of the kernel; `first` and `partial` are members */
+    size_t *first;
+    double **partial, *squares;
+    const struct zr_update *numbers;
+    bool masters;
+};
+
+static zr_result sum_made(struct zr_kernel_context *context, const struct made_squares *made)
 {
-    const struct zr_update *u = &args->numbers;
-    const size_t round = (size_t)CUDA_SQUARES_BLOCK * CUDA_SQUARES_BLOCKS;
-    const struct zr_sum_of_squares masters = {u->n, {u->master, ZR_PRECISION_FP32}, &args->squares[1]};
-    zr_result result = args->how.relative ? sum_of_squares(context, &masters) : must_be_open(context);
-    for (size_t first = 0; result == ZR_OK && (first == 0 || first < u->n); first += round) {
-        struct cuda_factor_squares quotients = {*args, first, context->workspace};
-        struct cuda_squares squares = {{u->n, {0}, &args->squares[0]}, first, context->workspace, first == 0};
-        size_t count = u->n - first < round ? u->n - first : round;
-        result =
-            launch(context, KERNEL_factor_squares, BY_WARP(parts(count, CUDA_SQUARES_BLOCK)), &quotients);
+    const size_t n = made->numbers->n, round = (size_t)CUDA_SQUARES_BLOCK * CUDA_SQUARES_BLOCKS;
+    const struct zr_sum_of_squares masters = {
+        n, {made->numbers->master, ZR_PRECISION_FP32}, &made->squares[1]};
+    zr_result result = made->masters ? sum_of_squares(context, &masters) : must_be_open(context);
+    *made->partial = context->workspace;
+    for (size_t first = 0; result == ZR_OK && (first == 0 || first < n); first += round) {
+        struct cuda_squares squares = {{n, {0}, &made->squares[0]}, first, context->workspace, first == 0};
+        size_t count = n - first < round ? n - first : round;
+        *made->first = first;
+        result = launch(context, made->kernel, BY_WARP(parts(count, CUDA_SQUARES_BLOCK)), made->args);
         if (result == ZR_OK)
             result = launch(context, KERNEL_squares_together, ROWS(1), &squares);
     }
     return result;
+}
+
+static zr_result factor_norm(struct zr_kernel_context *context, const struct zr_factor_norm *args)
+{
+    struct cuda_factor_squares all = {.all = *args};
+    return sum_made(context, &(struct made_squares){KERNEL_factor_squares, &all, &all.first, &all.partial,
+                                                    args->squares, &args->numbers, args->how.relative});
+}
+
+static zr_result lamb_norms(struct zr_kernel_context *context, const struct zr_lamb_norms *args)
+{
+    struct cuda_lamb_squares all = {.all = *args};
+    return sum_made(context, &(struct made_squares){KERNEL_lamb_squares, &all, &all.first, &all.partial,
+                                                    args->squares, &args->numbers, true});
 }
 
 /* The squares of an iteration are queued: gram = x x^T, or x^T x of a tall matrix, and square = gram gram. */
@@ -1178,6 +1204,8 @@ static const struct zr_kernels table = {
     .factor_moments = factor_moments,
     .factor_norm = factor_norm,
     .update_factored = update_factored,
+    .lamb_norms = lamb_norms,
+    .update_lamb = update_lamb,
     .muon_direction = muon_direction,
     .orthogonalize = orthogonalize,
     .apply_direction = apply_direction,

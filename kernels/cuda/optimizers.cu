@@ -496,6 +496,57 @@ KERNEL(apply_direction, struct zr_apply_direction, CUDA_THREADS)
     }
 }
 
+/* ---- LAMB ---------------------------------------------------------------------------------------------- */
+
+/* A warp sums a block as squares_of_blocks() does. */
+KERNEL(lamb_squares, struct cuda_lamb_squares, CUDA_THREADS)
+{
+    const struct zr_update *u = &a.all.numbers;
+    const size_t block = (size_t)blockIdx.x * CUDA_WARPS + warp_of_thread();
+    size_t i = a.first + block * CUDA_SQUARES_BLOCK, end = i + CUDA_SQUARES_BLOCK;
+    double sum = 0;
+    if (zr_update_skips(a.all.how.adam.weight) || i >= u->n || block >= CUDA_SQUARES_BLOCKS)
+        return;
+    const struct zr_adamw now = zr_adamw_now(&a.all.how.adam);
+    const struct formula_adamw how = formula_adamw_of(&now);
+    end = end < u->n ? end : u->n;
+    for (i += lane_of_thread(); i < end; i += WARP) {
+        float m = u->momentum[i], v = u->variance[i];
+        formula_adamw_move(&how, number_get(&u->gradient, i), &m, &v);
+        u->momentum[i] = m;
+        u->variance[i] = v;
+        double step = (double)formula_adamw_step(&how, u->master[i], m, v);
+        sum += step * step;
+    }
+    for (int half = WARP / 2; half > 0; half /= 2)
+        sum += __shfl_down_sync(ALL_LANES, sum, half);
+    if (lane_of_thread() == 0)
+        a.partial[block] = sum;
+}
+
+KERNEL(update_lamb, struct zr_update_lamb, CUDA_THREADS)
+{
+    SHARED(struct zr_adamw, now, 1);
+    const struct zr_update *u = &a.numbers;
+    if (zr_update_skips(a.how.adam.weight))
+        return;
+    if (threadIdx.x == 0)
+        *now = zr_lamb_of(&a);
+    __syncthreads();
+    const struct formula_adamw how = formula_adamw_of(now);
+    const struct zr_numbers master = floats_at(u->master), momentum = floats_at(u->momentum),
+                            variance = floats_at(u->variance);
+    const size_t width = update_width(u);
+    EACH_PACK(i, count, u->n, width)
+    {
+        struct four p = four_get(&master, i, count), m = four_get(&momentum, i, count),
+                    v = four_get(&variance, i, count);
+        EACH_OF_FOUR(j, count)
+        p.at[j] = num_fma(how.rate, formula_adamw_step(&how, p.at[j], m.at[j], v.at[j]), p.at[j]);
+        put_parameters(u, i, &p, count);
+    }
+}
+
 /* ---- The moving average -------------------------------------------------------------------------------- */
 
 KERNEL(average, struct zr_average, CUDA_THREADS)

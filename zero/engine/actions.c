@@ -160,7 +160,7 @@ static void clear_all(struct zr_engine *engine)
 static zr_result (*const prepare[])(struct zr_engine_run *run, size_t unit) = {
     [ZR_PREPARES_DIRECTIONS] = zr_engine_direct, [ZR_PREPARES_SUMS] = zr_engine_sum_tensors};
 
-static void drop_prepared(struct zr_engine_run *run)
+void zr_engine_drop_prepared(struct zr_engine_run *run)
 {
     zr_drop(run->prepared.arena, &run->prepared.memory);
     run->prepared = (struct zr_prepared){0};
@@ -183,8 +183,9 @@ static zr_result close_pass(struct zr_engine_run *run)
         if (run->sums[i]) /* no operation writes after this wait, even if a peer was lost */
             zr_comm_wait(engine->options.comm, run->sums_tickets[i]);
         zr_drop(engine->options.arena, &run->sums[i]);
+        zr_drop(engine->options.arena, &run->before[i]);
     }
-    drop_prepared(run);
+    zr_engine_drop_prepared(run);
     zr_result read = zr_engine_gradients_end(engine);
     zr_result ended = zr_state_store_end(&engine->state_tier->store);
     return read != ZR_OK ? read : ended;
@@ -213,7 +214,7 @@ static zr_result give_here(struct zr_engine_run *run, size_t unit)
     if (result == ZR_OK)
         result = zr_gradient_do(engine->units[unit].place->give, engine, unit);
     zr_drop(engine->options.arena, &run->sums[unit % 2]);
-    drop_prepared(run);
+    zr_engine_drop_prepared(run);
     return result;
 }
 

@@ -36,6 +36,9 @@ struct zr_engine_run {
                       struct zr_window *out);
     zr_result (*close)(struct zr_engine *engine, size_t unit, const struct zr_owned *owned,
                        const struct zr_window *window);
+    /* Momentum of a unit, by its number modulo 2, before the step moves it, from the first element that the
+     * rank updates; NULL: the variance is not frozen, or the optimizer does not need it. */
+    float *before[2];
     bool changed;   /* it was updated */
     bool begun;     /* BEGIN was carried out */
     bool ended;     /* set by an action: no other follows */
@@ -58,14 +61,20 @@ zr_result zr_engine_run_list(struct zr_engine_run *run, const struct zr_actions 
  */
 zr_result zr_engine_update_unit(struct zr_engine_run *run, size_t unit);
 zr_result zr_engine_update_taking(struct zr_engine_run *run, size_t unit);
+/* The arguments of a part of tensor `index` of the taken unit; the part lies in what this rank updates. No
+ * parameter is written. */
+struct zr_optimizer_call zr_engine_update_call(const struct zr_engine_run *run, size_t unit, size_t index,
+                                               const struct zr_overlap *part);
 
 /* delayed.c: moves the update of a list to a thread that runs during the next step, and opens the thread. */
 zr_result zr_engine_delay(struct zr_engine *engine, struct zr_actions *list);
 
 /* Make the results for whole tensors of the taken unit in run->prepared, from what all ranks have:
- * directions.c, tensor_sums.c. Collective. */
+ * directions.c, tensor_sums.c. Collective. In a step that sends momentum (momentum.h) the first call of
+ * zr_engine_sum_tensors() for a unit moves its momentum only. */
 zr_result zr_engine_direct(struct zr_engine_run *run, size_t unit);
 zr_result zr_engine_sum_tensors(struct zr_engine_run *run, size_t unit);
+void zr_engine_drop_prepared(struct zr_engine_run *run);
 
 /* norm.c: computes the norm, and sets the report and the scale of the update. */
 zr_result zr_engine_norm(struct zr_engine *engine, struct zr_step_report *report, float *scale);

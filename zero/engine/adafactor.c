@@ -25,15 +25,7 @@ void zr_adafactor_corrections(const struct zr_optimizer_options *options, double
 
 const struct zr_adafactor zr_adafactor_paper = {.epsilon1 = 1e-30f, .epsilon2 = 1e-3f, .threshold = 1};
 
-struct zr_factors zr_adafactor_factors_at(const struct zr_parameter *tensor, size_t first,
-                                          const float *factors, const float *row_mean)
-{
-    if (!factors)
-        return (struct zr_factors){.first = first};
-    return (struct zr_factors){first, tensor->shape[1], factors, factors + tensor->shape[0], row_mean};
-}
-
-zr_result zr_adafactor_update(const struct zr_optimizer_call *call)
+static struct zr_adafactor how_of(const struct zr_optimizer_call *call)
 {
     struct zr_adafactor how = zr_adafactor_paper;
     how.rate = call->rate;
@@ -44,20 +36,42 @@ zr_result zr_adafactor_update(const struct zr_optimizer_call *call)
     how.weight = call->weight;
     how.rates = call->rates;
     how.momentum_factor = call->options->momentum_factor;
+    return how;
+}
+
+static struct zr_factors factors_of(const struct zr_optimizer_call *call)
+{
+    const float *factors = call->slots[ZR_ADAFACTOR_FACTORS];
+    if (!factors)
+        return (struct zr_factors){.first = call->first};
+    return (struct zr_factors){call->first, call->tensor->shape[1], factors, factors + call->tensor->shape[0],
+                               call->sums.row_mean};
+}
+
+static struct zr_update numbers_of(const struct zr_optimizer_call *call)
+{
+    return (struct zr_update){.n = call->n,
+                              .gradient = call->gradient,
+                              .master = call->master,
+                              .momentum = call->slots[ZR_ADAFACTOR_MOMENTUM],
+                              .variance = call->slots[ZR_ADAFACTOR_VARIANCE],
+                              .parameter = call->parameter};
+}
+
+zr_result zr_adafactor_sum(const struct zr_optimizer_call *call, double *squares)
+{
+    return call->kernels->factor_norm(
+        call->context, &(struct zr_factor_norm){how_of(call), factors_of(call), numbers_of(call), squares});
+}
+
+zr_result zr_adafactor_update(const struct zr_optimizer_call *call)
+{
     return call->kernels->update_factored(
-        call->context,
-        &(struct zr_update_factored){.how = how,
-                                     .factors = zr_adafactor_factors_at(call->tensor, call->first,
-                                                                        call->slots[ZR_ADAFACTOR_FACTORS],
-                                                                        call->sums.row_mean),
-                                     .numbers = {.n = call->n,
-                                                 .gradient = call->gradient,
-                                                 .master = call->master,
-                                                 .momentum = call->slots[ZR_ADAFACTOR_MOMENTUM],
-                                                 .variance = call->slots[ZR_ADAFACTOR_VARIANCE],
-                                                 .parameter = call->parameter},
-                                     .parts = call->sums.parts,
-                                     .elements = zr_parameter_elements(call->tensor),
-                                     .squares = call->sums.squares,
-                                     .stride = call->sums.stride});
+        call->context, &(struct zr_update_factored){.how = how_of(call),
+                                                    .factors = factors_of(call),
+                                                    .numbers = numbers_of(call),
+                                                    .parts = call->sums.parts,
+                                                    .elements = zr_parameter_elements(call->tensor),
+                                                    .squares = call->sums.squares,
+                                                    .stride = call->sums.stride});
 }

@@ -56,7 +56,8 @@ struct zr_state_tier {
 /* Arguments common to all parameters of an update. */
 struct zr_engine_update {
     float rate, gradient_scale, correction1, correction2;
-    bool keeps_variance, keeps_momentum; /* see struct zr_optimizer_call */
+    float fresh_correction; /* see struct zr_optimizer_call, as well as the next */
+    bool keeps_variance, keeps_momentum;
     const struct zr_gradient_weight
         *weight;                       /* kernels read the scale here, see zr_adamw; NULL: gradient_scale */
     const struct zr_step_rates *rates; /* likewise rate and corrections */
@@ -141,7 +142,7 @@ struct zr_prepared {
     zr_arena *arena; /* of `memory`, a block of tag workspace that contains all of the following */
     void *memory;
     float *directions;      /* from the first element that this rank updates */
-    const float *row_means; /* by tensor */
+    const float *row_means; /* by tensor; trust ratios, if the optimizer has such a function */
     const double *squares;  /* [world][tensors][2] */
 };
 

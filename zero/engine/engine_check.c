@@ -99,6 +99,16 @@ static zr_result check_optimizer(const struct zr_engine_options *engine_options)
                                       n->excludes_max};
         result = optimizer->numbers[i].taken ? check_numbers(&number, 1) : ZR_OK;
     }
+    if (result == ZR_OK && optimizer->numbers[ZR_NUMBER_TRUST_MAX].taken &&
+        options->trust_max < options->trust_min)
+        result = zr_fail(ZR_ERR_INVALID, "trust_max is %g, below trust_min, %g; exchange them",
+                         (double)options->trust_max, (double)options->trust_min);
+    const bool onebit = engine_options->compression.kinds[ZR_COMPRESSED_GRADIENTS].on &&
+                        engine_options->compression.kinds[ZR_COMPRESSED_GRADIENTS].method == ZR_METHOD_ONEBIT;
+    if (result == ZR_OK && optimizer->averages == ZR_NUMBER_TRUST_AVERAGE && options->trust_average > 0 &&
+        !onebit)
+        result = zr_fail(ZR_ERR_INVALID, "trust_average is %g and requires ZR_METHOD_ONEBIT; use 0",
+                         (double)options->trust_average);
     return result;
 }
 
@@ -251,14 +261,18 @@ static zr_result check_onebit(const struct zr_engine_options *options)
     const struct zr_optimizer_options *o = &options->optimizer;
     if (options->compression.kinds[ZR_COMPRESSED_PARAMETERS].on || options->stage > 1)
         return zr_fail(ZR_ERR_INVALID, "onebit requires stage 0 or 1, and sends parameters by itself");
-    if (options->stage == 0 && options->kernels->executes && !options->kernels->host_visible)
-        return zr_fail(ZR_ERR_INVALID, "onebit at stage 0 is not supported by the kernels \"%s\"",
+    if ((options->stage == 0 || o->kind == ZR_OPTIMIZER_LAMB) && options->kernels->executes &&
+        !options->kernels->host_visible)
+        return zr_fail(ZR_ERR_INVALID,
+                       "onebit at stage 0 or with LAMB is not supported by the kernels \"%s\"",
                        options->kernels->name);
     if (options->stage == 0 && options->compression.check_steps > 0)
         return zr_fail(ZR_ERR_INVALID,
                        "compression: checks of onebit require stage 1: stage 0 sends momentum");
-    if (o->kind != ZR_OPTIMIZER_ADAMW || o->average_decay > 0)
-        return zr_fail(ZR_ERR_INVALID, "onebit requires AdamW without a moving average");
+    if ((o->kind != ZR_OPTIMIZER_ADAMW && o->kind != ZR_OPTIMIZER_LAMB) || o->average_decay > 0)
+        return zr_fail(ZR_ERR_INVALID, "onebit requires AdamW or LAMB without a moving average");
+    if (o->kind == ZR_OPTIMIZER_LAMB && o->trust_average <= 0)
+        return zr_fail(ZR_ERR_INVALID, "onebit with LAMB requires optimizer.trust_average above 0");
     if (options->offload.speculative_bytes > 0)
         return zr_fail(ZR_ERR_INVALID,
                        "onebit excludes offload.speculative_bytes: its parameters change by what is sent");

@@ -90,10 +90,11 @@ zr_result zr_engine_kept_check(const struct zr_engine_options *options)
     if (options->kernels->executes && (!options->kernels->host_visible || !options->kept->take))
         return zr_fail(ZR_ERR_INVALID, "kept memory is not supported by the kernels \"%s\"",
                        options->kernels->name);
-    if (options->offload.optimizer || options->stashed_versions > 0 || options->own_norm || compresses)
+    if (options->offload.optimizer || options->stashed_versions > 0 || options->own_norm || compresses ||
+        options->outer.period > 0)
         return zr_fail(ZR_ERR_INVALID,
-                       "kept memory excludes offload, asynchronous pipelines and compression, "
-                       "whose state is elsewhere");
+                       "kept memory excludes offload, asynchronous pipelines, compression and outer "
+                       "steps, whose state is elsewhere");
     if (options->precision == ZR_PRECISION_FP16)
         return zr_fail(ZR_ERR_INVALID, "kept memory excludes fp16, whose loss scale is not kept; use bf16");
     if (optimizer->prepares || options->optimizer.average_decay > 0)

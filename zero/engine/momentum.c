@@ -59,7 +59,11 @@ static zr_result update_by_momentum(struct zr_engine_run *run, size_t unit)
     run->open = state->parameters->open;
     run->close = state->parameters->close;
     run->update.keeps_momentum = true;
-    zr_result result = zr_engine_update_unit(run, unit);
+    zr_result result =
+        run->engine->layout.units[unit].optimizer->sum ? zr_engine_sum_tensors(run, unit) : ZR_OK;
+    if (result == ZR_OK)
+        result = zr_engine_update_unit(run, unit);
+    zr_engine_drop_prepared(run);
     run->update.keeps_momentum = false;
     return result;
 }
@@ -71,7 +75,8 @@ zr_result zr_engine_momentum_send(struct zr_engine_run *run, size_t unit)
     run->update.rate = 0; /* masters stay as they are */
     run->open = NULL;
     run->close = NULL;
-    zr_result result = zr_engine_update_unit(run, unit);
+    /* Of an optimizer that prepares sums, ZR_ACTION_PREPARE has moved it. */
+    zr_result result = engine->layout.units[unit].optimizer->sum ? ZR_OK : zr_engine_update_unit(run, unit);
     run->update = update;
     if (result == ZR_OK && !engine->simulated)
         mask(run->owned.slots[MOMENTUM], run->owned.slots[VARIANCE], zr_unit_owned(&engine->units[unit]));

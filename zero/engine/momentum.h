@@ -1,7 +1,7 @@
-/* momentum.h: AdamW with one bit per number at stage 0: 1-bit Adam (https://arxiv.org/abs/2102.02888).
- * Private to engine/.
+/* momentum.h: AdamW and LAMB with one bit per number at stage 0: 1-bit Adam
+ * (https://arxiv.org/abs/2102.02888); lamb.c has LAMB's trust ratios. Private to engine/.
  *
- * The first warmup_steps steps are AdamW's. Then the variance stays as it is, and in each step a rank
+ * The first warmup_steps steps are the optimizer's. Then the variance stays as it is, and in each step a rank
  *   moves the momentum, which is the same on all ranks, by its own gradients;
  *   sends the signs of momentum + error to the owner of each shard, and keeps what they do not say as the
  *   error of its next momentum (errors.h);
@@ -20,6 +20,12 @@
 static inline bool zr_engine_sends_momentum(const struct zr_engine *engine)
 {
     return engine->exchanges_momentum && zr_engine_feeds_errors(engine);
+}
+
+/* Whether an update is the first of the two below, which moves momentum. */
+static inline bool zr_engine_moves_only(const struct zr_engine *engine, const struct zr_engine_update *update)
+{
+    return zr_engine_sends_momentum(engine) && !update->keeps_momentum;
 }
 
 /* In place of ZR_ACTION_UPDATE: moves the momentum of the taken unit and starts to exchange it, or in a local

@@ -1,11 +1,12 @@
 /* onebit.c: see onebit.h. */
 #include "zero/engine/onebit.h"
 
+#include "zero/engine/optimizer.h"
 #include "zero/engine/update.h"
 #include "zero/engine/warmup.h"
 #include "zero/engine/zerone.h"
 
-enum { MOMENTUM, VARIANCE }; /* slots of AdamW */
+enum { MOMENTUM, VARIANCE }; /* slots of AdamW and LAMB */
 
 static double mean(const float *x, size_t n)
 {
@@ -76,6 +77,8 @@ static zr_result raise_unit(struct zr_engine *engine, size_t unit, const struct 
         raise(variance, n, (double)engine->options.optimizer.beta1, all->sum / all->count);
     if (all->host && n > 0 && result == ZR_OK)
         result = zr_engine_copy(engine, owned.slots[VARIANCE], variance, n * sizeof *variance);
+    if (n > 0 && result == ZR_OK && engine->optimizer->trust)
+        result = zr_engine_copy(engine, owned.slots[ZR_LAMB_FRESH], variance, n * sizeof *variance);
     zr_result given = zr_engine_give_owned(engine, unit, true);
     return result == ZR_OK ? given : result;
 }

@@ -1,6 +1,7 @@
-/* onebit.h: AdamW with one bit per number, at stage 1; momentum.h has stage 0. Private to engine/.
+/* onebit.h: AdamW and LAMB with one bit per number, at stage 1; momentum.h has stage 0, lamb.c LAMB's trust
+ * ratios. Private to engine/.
  *
- * The first warmup_steps steps are AdamW's. Then the variance stays as it is, and
+ * The first warmup_steps steps are the optimizer's. Then the variance stays as it is, and
  *   to the owner of a shard   go the signs of gradient + error, with a scale for each block; the sender keeps
  *                             what they do not say as the error of its next gradient (errors.h);
  *   from the owner            go the signs of master - parameter. All ranks, the owner too, add them to their

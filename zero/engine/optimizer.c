@@ -10,7 +10,11 @@ const struct zr_optimizer_number zr_optimizer_numbers[ZR_NUMBERS_COUNT] = {
     [ZR_NUMBER_BETA1] = {NAMED(beta1), .option = "beta1", .max = 1, .excludes_max = true},
     [ZR_NUMBER_BETA2] = {NAMED(beta2), .option = "beta2", .max = 1, .excludes_max = true},
     [ZR_NUMBER_EPSILON] = {NAMED(epsilon), .option = "eps", .min = FLT_MIN, .max = FLT_MAX},
-    [ZR_NUMBER_MOMENTUM] = {NAMED(momentum_factor), .option = "momentum", .max = 1, .excludes_max = true}};
+    [ZR_NUMBER_MOMENTUM] = {NAMED(momentum_factor), .option = "momentum", .max = 1, .excludes_max = true},
+    [ZR_NUMBER_TRUST_MIN] = {NAMED(trust_min), .option = "trust-min", .max = FLT_MAX},
+    [ZR_NUMBER_TRUST_MAX] = {NAMED(trust_max), .option = "trust-max", .max = FLT_MAX},
+    [ZR_NUMBER_TRUST_AVERAGE] = {NAMED(trust_average), .option = "trust-average", .max = 1,
+                                 .excludes_max = true}};
 
 static void betas(const struct zr_optimizer_options *options, double step, float out[2])
 {
@@ -19,7 +23,7 @@ static void betas(const struct zr_optimizer_options *options, double step, float
 }
 
 /* AdamW: Loshchilov and Hutter 2019. */
-static struct zr_adamw adamw_of(const struct zr_optimizer_call *call)
+struct zr_adamw zr_adamw_of(const struct zr_optimizer_call *call)
 {
     const struct zr_optimizer_options *o = call->options;
     return (struct zr_adamw){.rate = call->rate,
@@ -34,23 +38,28 @@ static struct zr_adamw adamw_of(const struct zr_optimizer_call *call)
                              .rates = call->rates};
 }
 
+struct zr_update zr_adamw_numbers_of(const struct zr_optimizer_call *call)
+{
+    return (struct zr_update){.n = call->n,
+                              .gradient = call->gradient,
+                              .master = call->master,
+                              .momentum = call->slots[0],
+                              .variance = call->slots[1],
+                              .parameter = call->parameter};
+}
+
 static zr_result update_adamw(const struct zr_optimizer_call *call)
 {
-    return call->kernels->update_adamw(call->context,
-                                       &(struct zr_update_adamw){.how = adamw_of(call),
-                                                                 .numbers = {.n = call->n,
-                                                                             .gradient = call->gradient,
-                                                                             .master = call->master,
-                                                                             .momentum = call->slots[0],
-                                                                             .variance = call->slots[1],
-                                                                             .parameter = call->parameter}});
+    return call->kernels->update_adamw(
+        call->context,
+        &(struct zr_update_adamw){.how = zr_adamw_of(call), .numbers = zr_adamw_numbers_of(call)});
 }
 
 /* The same with 8-bit state: Dettmers et al. 2022. */
 static zr_result update_adamw8(const struct zr_optimizer_call *call)
 {
     return call->kernels->update_adamw8(call->context,
-                                        &(struct zr_update_adamw8){.how = adamw_of(call),
+                                        &(struct zr_update_adamw8){.how = zr_adamw_of(call),
                                                                    .numbers = {.n = call->n,
                                                                                .gradient = call->gradient,
                                                                                .master = call->master,
@@ -113,7 +122,7 @@ static zr_result update_muon(const struct zr_optimizer_call *call)
 static bool is_any(const struct zr_parameter *tensor, const struct zr_parameter_group *group)
 {
     (void)tensor, (void)group;
-    return true; /* updates of vectors are clipped too */
+    return true; /* updates of vectors are clipped, and have a trust ratio, too */
 }
 
 static bool is_not_factored(const struct zr_parameter *tensor, const struct zr_parameter_group *group)
@@ -156,7 +165,8 @@ static bool is_not_factored(const struct zr_parameter *tensor, const struct zr_p
     .rate = 1e-3f, .numbers = {[ZR_NUMBER_MOMENTUM] = {true, 0}}, .kept_count = kept,                        \
     .not_in_parts = "sums the rows and columns of whole matrices",                                           \
     .not_ahead = "adds the sums of all ranks within an update", .corrections = zr_adafactor_corrections,     \
-    .needs_whole = is_any, .prepares = ZR_PREPARES_SUMS, .update = zr_adafactor_update
+    .needs_whole = is_any, .prepares = ZR_PREPARES_SUMS, .sum = zr_adafactor_sum,                            \
+    .update = zr_adafactor_update
 #define WITH_MOMENTUM(kept, ...)                                                                             \
     {                                                                                                        \
         ADAFACTOR(kept), .slots_count = 3 + (kept), .slots = {                                               \
@@ -171,6 +181,20 @@ static const struct zr_optimizer with_momentum[ZR_KEEPS_COUNT] = {
 
 #define ADAM_NUMBERS                                                                                         \
     [ZR_NUMBER_BETA1] = {true, 0.9f}, [ZR_NUMBER_BETA2] = {true, 0.95f}, [ZR_NUMBER_EPSILON] = {true, 1e-8f}
+
+/* With a trust_average, which excludes a moving average of the parameters. */
+#define LAMB                                                                                                 \
+    .name = "lamb", .help = "AdamW whose rate follows the norm of each tensor, for large batches",           \
+    .rate = 1e-2f, .numbers = {[ZR_NUMBER_BETA1] = {true, 0.9f},    [ZR_NUMBER_BETA2] = {true, 0.999f},      \
+                               [ZR_NUMBER_EPSILON] = {true, 1e-6f}, [ZR_NUMBER_TRUST_MIN] = {true, 0.01f},   \
+                               [ZR_NUMBER_TRUST_MAX] = {true, 10},  [ZR_NUMBER_TRUST_AVERAGE] = {true, 0}},  \
+    .not_in_parts = "measures whole tensors", .not_ahead = "adds the sums of all ranks within an update",    \
+    .corrections = betas, .needs_whole = is_any, .prepares = ZR_PREPARES_SUMS, .update = zr_lamb_update
+static const struct zr_optimizer onebit_lamb = {
+    LAMB, .slots_count = 4,
+    .slots = {MOMENTUM, VARIANCE, [ZR_LAMB_FRESH] = {"fresh_variance", 1, sizeof(float), false, NULL, NULL},
+              [ZR_LAMB_TRUST] = {"trust", 1, sizeof(float), false, is_any, zr_lamb_numbers}},
+    .sum = zr_lamb_sum_fresh, .trust = zr_lamb_trust_now};
 
 /* The rows, and the last slots of enum zr_keeps. */
 #define OPTIMIZERS(kept, ...)                                                                                \
@@ -226,7 +250,14 @@ static const struct zr_optimizer with_momentum[ZR_KEEPS_COUNT] = {
                                .update = update_muon},                                                       \
         [ZR_OPTIMIZER_ADAFACTOR] = {ADAFACTOR(kept), .slots_count = 2 + (kept),                              \
                                     .slots = {FACTORS, VECTORS_VARIANCE, __VA_ARGS__},                       \
-                                    .averaged = &with_momentum[kept]},                                       \
+                                    .averaged = &with_momentum[kept], .averages = ZR_NUMBER_MOMENTUM},       \
+        [ZR_OPTIMIZER_LAMB] = {LAMB,                                                                         \
+                               .slots_count = 2 + (kept),                                                    \
+                               .slots = {MOMENTUM, VARIANCE, __VA_ARGS__},                                   \
+                               .kept_count = kept,                                                           \
+                               .averaged = &onebit_lamb,                                                     \
+                               .averages = ZR_NUMBER_TRUST_AVERAGE,                                          \
+                               .sum = zr_lamb_sum},                                                          \
     }
 static const struct zr_optimizer optimizers[ZR_KEEPS_COUNT][ZR_OPTIMIZERS_COUNT] = {
     OPTIMIZERS(0, AVERAGE), OPTIMIZERS(1, AVERAGE), OPTIMIZERS(2, ANCHOR, OUTER_MOMENTUM)};
@@ -239,5 +270,7 @@ const struct zr_optimizer *zr_optimizer_of(enum zr_optimizer_kind kind)
 const struct zr_optimizer *zr_optimizer_with(const struct zr_optimizer_options *options, enum zr_keeps keeps)
 {
     const struct zr_optimizer *optimizer = &optimizers[keeps][options->kind];
-    return optimizer->averaged && options->momentum_factor > 0 ? optimizer->averaged : optimizer;
+    const float *averages =
+        (const float *)((const char *)options + zr_optimizer_numbers[optimizer->averages].offset);
+    return optimizer->averaged && *averages > 0 ? optimizer->averaged : optimizer;
 }

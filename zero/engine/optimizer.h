@@ -21,6 +21,9 @@ enum zr_number_kind {
     ZR_NUMBER_BETA2,
     ZR_NUMBER_EPSILON,
     ZR_NUMBER_MOMENTUM,
+    ZR_NUMBER_TRUST_MIN,
+    ZR_NUMBER_TRUST_MAX,
+    ZR_NUMBER_TRUST_AVERAGE,
     ZR_NUMBERS_COUNT
 };
 struct zr_optimizer_number {
@@ -50,7 +53,7 @@ struct zr_optimizer_slot {
     size_t (*whole)(const struct zr_parameter *tensor);
 };
 
-/* Sums over a whole tensor, in the kernels' memory: see zr_update_factored. */
+/* Sums over a whole tensor, in the kernels' memory: see zr_update_factored and zr_update_lamb. */
 struct zr_tensor_sums {
     const float *row_mean; /* of a matrix's factors */
     const double *squares;
@@ -76,6 +79,9 @@ struct zr_optimizer_call {
     size_t first;                /* index in the tensor of the first element */
     const float *direction;      /* of the elements, if the optimizer prepares directions; else NULL */
     struct zr_tensor_sums sums;  /* of the tensor, if the optimizer prepares sums; else zeros */
+    const float *trust;          /* see struct zr_optimizer; NULL: none */
+    const float *before;         /* the momentum before it moved; NULL: the variance is not frozen */
+    float fresh_correction;      /* correction2 of a variance that is not frozen */
     struct zr_numbers parameter; /* new parameters; `at` NULL: not written */
 };
 
@@ -91,7 +97,8 @@ struct zr_optimizer {
     struct zr_optimizer_slot slots[ZR_SLOTS_MAX];
     unsigned kept_count;                 /* last slots: a value of enum zr_keeps */
     const struct zr_optimizer *wide;     /* of units with a tensor whose group has wide_state; NULL: itself */
-    const struct zr_optimizer *averaged; /* with a momentum_factor above 0; NULL: itself */
+    const struct zr_optimizer *averaged; /* with `averages` above 0; NULL: itself */
+    enum zr_number_kind averages;
     /* Why tensors must be whole on a rank / an update cannot run before the norm is known, as a verb and its
      * object: "updates whole matrices"; NULL: no reason. */
     const char *not_in_parts, *not_ahead;
@@ -101,6 +108,14 @@ struct zr_optimizer {
      * NULL: none does. */
     enum zr_preparation prepares;
     bool (*needs_whole)(const struct zr_parameter *tensor, const struct zr_parameter_group *group);
+    /* With ZR_PREPARES_SUMS: writes two sums of a part for zr_optimizer_call.sums, and moves state that the
+     * update only reads. */
+    zr_result (*sum)(const struct zr_optimizer_call *call, double *squares);
+    /* Makes a number of a tensor from its sums, for zr_optimizer_call.trust, and moves the tensor's numbers
+     * in the whole slot ZR_LAMB_TRUST; NULL: there is none. Each rank has the same. `frozen`: the variance
+     * is. */
+    float (*trust)(const struct zr_optimizer_options *options, const struct zr_tensor_sums *sums, bool frozen,
+                   float *numbers);
     zr_result (*update)(const struct zr_optimizer_call *call);
 };
 
@@ -116,14 +131,30 @@ extern const struct zr_adafactor zr_adafactor_paper;
 /* Whether a tensor has factors / their number: those of the rows, then those of the columns. */
 bool zr_adafactor_is_factored(const struct zr_parameter *tensor, const struct zr_parameter_group *group);
 size_t zr_adafactor_factors(const struct zr_parameter *tensor);
-/* Factors of a tensor from element `first` on; `factors` NULL: a vector. */
-struct zr_factors zr_adafactor_factors_at(const struct zr_parameter *tensor, size_t first,
-                                          const float *factors, const float *row_mean);
 
 /* Functions of struct zr_optimizer. The first correction is the share of new squares in the second moments.
  */
 void zr_adafactor_corrections(const struct zr_optimizer_options *options, double step, float out[2]);
+zr_result zr_adafactor_sum(const struct zr_optimizer_call *call, double *squares);
 zr_result zr_adafactor_update(const struct zr_optimizer_call *call);
+
+/* ---- LAMB: lamb.c -------------------------------------------------------------------------------------- */
+
+/* Slots after those of AdamW, with a trust_average only. */
+enum { ZR_LAMB_FRESH = 2, ZR_LAMB_TRUST };
+
+/* Arguments of AdamW's kernels. */
+struct zr_adamw zr_adamw_of(const struct zr_optimizer_call *call);
+struct zr_update zr_adamw_numbers_of(const struct zr_optimizer_call *call);
+
+/* Functions of struct zr_optimizer, without and with a trust_average. */
+zr_result zr_lamb_sum(const struct zr_optimizer_call *call, double *squares);
+zr_result zr_lamb_sum_fresh(const struct zr_optimizer_call *call, double *squares);
+float zr_lamb_trust_now(const struct zr_optimizer_options *options, const struct zr_tensor_sums *sums,
+                        bool frozen, float *numbers);
+zr_result zr_lamb_update(const struct zr_optimizer_call *call);
+/* Numbers of a tensor in the slot ZR_LAMB_TRUST. */
+size_t zr_lamb_numbers(const struct zr_parameter *tensor);
 
 /* ---- The table ----------------------------------------------------------------------------------------- */
 

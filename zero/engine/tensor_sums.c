@@ -1,10 +1,11 @@
-/* tensor_sums.c: the sums over whole tensors of Adafactor's updates. Each rank sums the squares of the
- * elements that it updates. The sums of a unit have a place for each rank's shard and are added in the order
- * of the shards, also by a rank that updates all of them, so that the bits are the same at every stage. A
- * second round of sums, of the squares of updates, clips the update of a tensor by its root mean square. */
+/* tensor_sums.c: the sums over whole tensors of the updates of Adafactor and LAMB. Each rank sums the squares
+ * of the elements that it updates. The sums of a unit have a place for each rank's shard and are added in the
+ * order of the shards, also by a rank that updates all of them, so that the bits are the same at every stage.
+ * Adafactor first sums the squares of rows and columns, which give its factors. */
 #include "zero/engine/actions.h"
+#include "zero/engine/momentum.h"
 
-enum { SQUARES = 2 }; /* sums of zr_factor_norm */
+enum { SQUARES = 2 }; /* sums of zr_factor_norm and zr_lamb_norms */
 
 /* The sums of a unit: of each part the rows' and columns' of all matrices, and the squares of all tensors. */
 struct work {
@@ -16,7 +17,7 @@ struct work {
     unsigned first, end;        /* parts whose sums this rank makes: its own, or all */
     size_t factors, squares;    /* numbers of a part */
     double *sums, *all_squares; /* [parts][factors], [parts][squares] */
-    float *means;               /* of the row factors, by tensor */
+    float *means;               /* of the row factors, or trust ratios: by tensor */
 };
 
 static const struct zr_layout_parameter *tensor_of(const struct work *work, size_t index)
@@ -24,9 +25,12 @@ static const struct zr_layout_parameter *tensor_of(const struct work *work, size
     return &work->run->engine->layout.parameters[work->u->first_parameter + index];
 }
 
-static size_t sums_of(const struct zr_layout_parameter *p)
+/* The number of rows and columns whose squares are summed. */
+static size_t sums_of(const struct work *work, const struct zr_layout_parameter *p)
 {
-    return p->has_slot[ZR_ADAFACTOR_FACTORS] ? zr_adafactor_factors(&p->parameter) : 0;
+    size_t (*whole)(const struct zr_parameter *tensor) =
+        work->u->optimizer->slots[ZR_ADAFACTOR_FACTORS].whole;
+    return whole && p->has_slot[ZR_ADAFACTOR_FACTORS] ? whole(&p->parameter) : 0;
 }
 
 static zr_result make_room(struct work *work)
@@ -34,7 +38,7 @@ static zr_result make_room(struct work *work)
     struct zr_prepared *prepared = &work->run->prepared;
     size_t parts = work->run->engine->world, tensors = work->u->parameters_count;
     for (size_t i = 0; i < tensors; i++)
-        work->factors += sums_of(tensor_of(work, i));
+        work->factors += sums_of(work, tensor_of(work, i));
     work->squares = SQUARES * tensors;
     prepared->arena = work->run->engine->units[work->unit].tier->arena;
     zr_result result = zr_take(prepared->arena, ZR_TAG_WORKSPACE, parts * work->factors, sizeof *work->sums,
@@ -97,7 +101,7 @@ static zr_result sum_squares(const struct work *work)
         for (size_t i = 0; i < work->u->parameters_count && result == ZR_OK; i++) {
             const struct zr_layout_parameter *p = tensor_of(work, i);
             struct zr_overlap overlap;
-            if (p->has_slot[ZR_ADAFACTOR_FACTORS] && overlaps(work, p, part, &overlap))
+            if (sums_of(work, p) > 0 && overlaps(work, p, part, &overlap))
                 result = work->compute.kernels->factor_sums(
                     work->compute.context,
                     &(struct zr_factor_sums){
@@ -109,15 +113,10 @@ static zr_result sum_squares(const struct work *work)
                         .weight = work->how.weight,
                         .row_sums = sums,
                         .column_sums = sums + p->parameter.shape[0]});
-            sums += sums_of(p);
+            sums += sums_of(work, p);
         }
     }
     return result == ZR_OK ? gather(work, work->sums, work->factors) : result;
-}
-
-static float *factors_at(const struct work *work, const struct zr_layout_parameter *p)
-{
-    return zr_owned_slot(work->run->engine, p, &work->run->owned, ZR_ADAFACTOR_FACTORS, 0);
 }
 
 static zr_result move_factors(const struct work *work)
@@ -126,9 +125,9 @@ static zr_result move_factors(const struct work *work)
     zr_result result = ZR_OK;
     for (size_t i = 0; i < work->u->parameters_count && result == ZR_OK; i++) {
         const struct zr_layout_parameter *p = tensor_of(work, i);
-        float *factors = factors_at(work, p);
+        float *factors = zr_owned_slot(work->run->engine, p, &work->run->owned, ZR_ADAFACTOR_FACTORS, 0);
         size_t rows = p->parameter.shape[0];
-        if (factors)
+        if (sums_of(work, p) > 0)
             result = work->compute.kernels->factor_moments(
                 work->compute.context, &(struct zr_factor_moments){.how = work->how,
                                                                    .rows = rows,
@@ -140,36 +139,57 @@ static zr_result move_factors(const struct work *work)
                                                                    .row_factors = factors,
                                                                    .column_factors = factors + rows,
                                                                    .row_mean = work->means + i});
-        sums += sums_of(p);
+        sums += sums_of(work, p);
     }
     return result;
 }
 
 static zr_result sum_updates(const struct work *work)
 {
-    struct zr_engine_run *run = work->run;
     zr_result result = clear(work, work->all_squares, work->squares);
     for (unsigned part = work->first; part < work->end; part++)
         for (size_t i = 0; i < work->u->parameters_count && result == ZR_OK; i++) {
-            const struct zr_layout_parameter *p = tensor_of(work, i);
             struct zr_overlap overlap;
-            if (!overlaps(work, p, part, &overlap))
+            if (!overlaps(work, tensor_of(work, i), part, &overlap))
                 continue;
-            size_t skip = overlap.offset - run->owned.from;
-            result = work->compute.kernels->factor_norm(
-                work->compute.context,
-                &(struct zr_factor_norm){
-                    .how = work->how,
-                    .factors = zr_adafactor_factors_at(&p->parameter, overlap.offset - p->offset,
-                                                       factors_at(work, p), work->means + i),
-                    .numbers = {.n = overlap.count,
-                                .gradient = zr_numbers_at(run->gradients, skip),
-                                .master = run->owned.master + skip,
-                                .variance =
-                                    zr_owned_slot(run->engine, p, &run->owned, ZR_ADAFACTOR_VARIANCE, skip)},
-                    .squares = work->all_squares + part * work->squares + SQUARES * i});
+            const struct zr_optimizer_call call = zr_engine_update_call(work->run, work->unit, i, &overlap);
+            result = work->u->optimizer->sum(&call, work->all_squares + part * work->squares + SQUARES * i);
         }
     return result == ZR_OK ? gather(work, work->all_squares, work->squares) : result;
+}
+
+/* Keeps the momentum of the taken unit, which this step moves, if the optimizer needs it. */
+static zr_result keep_momentum(struct zr_engine_run *run, size_t unit)
+{
+    struct zr_engine *engine = run->engine;
+    const size_t count = run->owned.to - run->owned.from;
+    float **before = &run->before[unit % 2];
+    if (!engine->layout.units[unit].optimizer->trust || !run->update.keeps_variance ||
+        run->update.keeps_momentum)
+        return ZR_OK;
+    zr_result result =
+        zr_take(engine->options.arena, ZR_TAG_WORKSPACE, count, sizeof **before, (void **)before);
+    return result != ZR_OK
+               ? result
+               : engine->options.kernels->copy_bytes(engine->options.context,
+                                                     &(struct zr_copy_bytes){.bytes = count * sizeof **before,
+                                                                             .from = run->owned.slots[0],
+                                                                             .to = *before,
+                                                                             .waits = true});
+}
+
+/* The trust ratios of the unit's tensors. */
+static void find_trust(const struct work *work)
+{
+    const struct zr_engine_run *run = work->run;
+    for (size_t i = 0; i < work->u->parameters_count && work->compute.kernels->executes; i++) {
+        const struct zr_layout_parameter *p = tensor_of(work, i);
+        const struct zr_tensor_sums sums = {
+            .squares = work->all_squares + SQUARES * i, .parts = run->engine->world, .stride = work->squares};
+        work->means[i] =
+            work->u->optimizer->trust(&run->engine->options.optimizer, &sums, run->update.keeps_variance,
+                                      zr_owned_slot(run->engine, p, &run->owned, ZR_LAMB_TRUST, 0));
+    }
 }
 
 zr_result zr_engine_sum_tensors(struct zr_engine_run *run, size_t unit)
@@ -190,13 +210,20 @@ zr_result zr_engine_sum_tensors(struct zr_engine_run *run, size_t unit)
         work.first = engine->rank;
         work.end = engine->rank + 1;
     }
-    zr_result result = make_room(&work);
+    const bool moves_only = zr_engine_moves_only(engine, update);
+    zr_result result = keep_momentum(run, unit);
+    if (result == ZR_OK)
+        result = make_room(&work);
     if (result == ZR_OK)
         result = sum_squares(&work);
     if (result == ZR_OK)
         result = move_factors(&work);
     if (result == ZR_OK)
         result = sum_updates(&work);
+    if (result == ZR_OK && work.u->optimizer->trust && !moves_only)
+        find_trust(&work);
+    if (!moves_only)
+        zr_drop(engine->options.arena, &run->before[unit % 2]);
     zr_drop(run->prepared.arena, &work.sums);
     return result;
 }

@@ -1,5 +1,6 @@
 /* update.c: see update.h. */
 #include "zero/engine/meter.h"
+#include "zero/engine/momentum.h"
 #include "zero/engine/onebit.h"
 #include "zero/engine/update.h"
 #include "zero/engine/zerone.h"
@@ -133,6 +134,7 @@ struct zr_engine_update zr_engine_update_of(const struct zr_engine *engine, floa
                                      .gradient_scale = gradient_scale,
                                      .correction1 = corrections[0],
                                      .correction2 = stopped ? last[1] : corrections[1],
+                                     .fresh_correction = corrections[1],
                                      .keeps_variance = keeps_variance};
 }
 
@@ -156,16 +158,59 @@ static zr_result clear_between(struct zr_engine *engine, struct zr_compute compu
         &(struct zr_clear){(to - from) * engine->parameter_bytes, zr_numbers_at(window->values, from).at});
 }
 
+struct zr_optimizer_call zr_engine_update_call(const struct zr_engine_run *run, size_t unit, size_t index,
+                                               const struct zr_overlap *part)
+{
+    const struct zr_engine *engine = run->engine;
+    const struct zr_layout_unit *u = &engine->layout.units[unit];
+    const struct zr_layout_parameter *p = &engine->layout.parameters[u->first_parameter + index];
+    const struct zr_engine_update *update = &run->update;
+    const struct zr_compute compute = zr_engine_updater(engine, unit, update);
+    const struct zr_optimizer_options *o = &engine->options.optimizer;
+    const struct zr_parameter_group *group = &o->groups[p->parameter.group];
+    const size_t skip = part->offset - run->owned.from;
+    struct zr_optimizer_call call = {.options = o,
+                                     .kernels = compute.kernels,
+                                     .context = compute.context,
+                                     .rate = (update->rates ? 1 : update->rate) * group->rate_factor,
+                                     .weight_decay = o->weight_decay * group->decay_factor,
+                                     .gradient_scale = update->gradient_scale,
+                                     .correction1 = update->correction1,
+                                     .correction2 = update->correction2,
+                                     .keeps_variance = update->keeps_variance,
+                                     .keeps_momentum = update->keeps_momentum,
+                                     .fresh_correction = update->fresh_correction,
+                                     .weight = update->weight,
+                                     .rates = update->rates,
+                                     .n = part->count,
+                                     .gradient = zr_numbers_at(run->gradients, skip),
+                                     .master = run->owned.master + skip,
+                                     .tensor = &p->parameter,
+                                     .first = part->offset - p->offset};
+    if (p->needs_whole && run->prepared.directions)
+        call.direction = run->prepared.directions + skip;
+    if (p->needs_whole && run->prepared.squares)
+        call.sums =
+            (struct zr_tensor_sums){run->prepared.row_means + index, run->prepared.squares + 2 * index,
+                                    engine->world, 2 * u->parameters_count};
+    if (u->optimizer->trust && run->prepared.squares)
+        call.trust = run->prepared.row_means + index;
+    if (run->before[unit % 2] && !zr_engine_moves_only(engine, update))
+        call.before = run->before[unit % 2] + skip;
+    for (unsigned s = 0; s < u->optimizer->slots_count; s++)
+        call.slots[s] = zr_owned_slot(engine, p, &run->owned, s, skip);
+    return call;
+}
+
 /* Updates one window of this rank's part of a unit. */
 static zr_result update_window(struct zr_engine_run *run, size_t unit, const struct zr_window *window)
 {
     struct zr_engine *engine = run->engine;
     const struct zr_layout_unit *u = &engine->layout.units[unit];
-    const struct zr_engine_update *update = &run->update;
     const struct zr_owned *owned = &run->owned;
-    struct zr_compute compute = zr_engine_updater(engine, unit, update);
+    struct zr_compute compute = zr_engine_updater(engine, unit, &run->update);
     const struct zr_optimizer *optimizer = u->optimizer;
-    const struct zr_optimizer_options *o = &engine->options.optimizer;
+    const float decay = engine->options.optimizer.average_decay;
     size_t from = owned->from + window->from, to = from + window->count, done = 0;
     zr_result result = ZR_OK;
 
@@ -174,35 +219,13 @@ static zr_result update_window(struct zr_engine_run *run, size_t unit, const str
         size_t first = p->owned_from > from ? p->owned_from : from, end = p->owned_to < to ? p->owned_to : to;
         if (first >= end)
             continue;
-        size_t skip = first - owned->from, at = first - from;
-        const struct zr_parameter_group *group = &o->groups[p->parameter.group];
-        struct zr_optimizer_call call = {.options = o,
-                                         .kernels = compute.kernels,
-                                         .context = compute.context,
-                                         .rate = (update->rates ? 1 : update->rate) * group->rate_factor,
-                                         .weight_decay = o->weight_decay * group->decay_factor,
-                                         .gradient_scale = update->gradient_scale,
-                                         .correction1 = update->correction1,
-                                         .correction2 = update->correction2,
-                                         .keeps_variance = update->keeps_variance,
-                                         .keeps_momentum = update->keeps_momentum,
-                                         .weight = update->weight,
-                                         .rates = update->rates,
-                                         .n = end - first,
-                                         .gradient = zr_numbers_at(run->gradients, skip),
-                                         .master = owned->master + skip,
-                                         .tensor = &p->parameter,
-                                         .first = first - p->offset};
-        if (p->needs_whole && run->prepared.directions)
-            call.direction = run->prepared.directions + skip;
-        if (p->needs_whole && run->prepared.squares)
-            call.sums = (struct zr_tensor_sums){run->prepared.row_means + i, run->prepared.squares + 2 * i,
-                                                engine->world, 2 * u->parameters_count};
+        size_t at = first - from;
+        struct zr_optimizer_call call =
+            zr_engine_update_call(run, unit, i, &(struct zr_overlap){.offset = first, .count = end - first});
         const unsigned used = optimizer->slots_count - optimizer->kept_count;
-        for (unsigned s = 0; s < used; s++)
-            call.slots[s] = zr_owned_slot(engine, p, owned, s, skip);
-        float *average =
-            optimizer->kept_count == ZR_KEEPS_AVERAGE ? zr_owned_slot(engine, p, owned, used, skip) : NULL;
+        float *average = optimizer->kept_count == ZR_KEEPS_AVERAGE
+                             ? zr_owned_slot(engine, p, owned, used, first - owned->from)
+                             : NULL;
         if (window->values.at)
             call.parameter = zr_numbers_at(window->values, at);
         result = clear_between(engine, compute, window, done, at);
@@ -210,7 +233,7 @@ static zr_result update_window(struct zr_engine_run *run, size_t unit, const str
             result = optimizer->update(&call);
         if (result == ZR_OK && average)
             result = compute.kernels->average(compute.context, &(struct zr_average){.n = call.n,
-                                                                                    .decay = o->average_decay,
+                                                                                    .decay = decay,
                                                                                     .weight = call.weight,
                                                                                     .average = average,
                                                                                     .master = call.master});

@@ -73,6 +73,7 @@ struct zr_loops {
     size_t (*find_nonfinite)(size_t n, const void *x);
     /* out[to - from]: of elements [from, to); two-byte tensors have the table's precision. */
     void (*factor_quotients)(const struct zr_quotients *work, size_t from, size_t to, float *out);
+    void (*lamb_steps)(const struct zr_update_adamw *args, size_t from, size_t to, float *out); /* likewise */
 
     /* Divided by rows; functions in _columns by columns. */
     zr_loop *embedding_forward, *positions_forward, *positions_backward_columns;
@@ -86,8 +87,9 @@ struct zr_loops {
     /* Divided by elements. */
     zr_loop *gelu_forward, *gelu_backward, *swiglu_forward, *swiglu_backward, *add;
     /* Two-byte tensors have the table's precision. update_adamw8 takes a struct zr_adamw8_work and whole
-     * blocks, update_factored a struct zr_factored_work. */
-    zr_loop *update_adamw, *update_sgd, *update_adamw8, *update_factored, *muon_direction, *apply_direction;
+     * blocks, update_factored a struct zr_factored_work, update_lamb a struct zr_update_adamw. */
+    zr_loop *update_adamw, *update_sgd, *update_adamw8, *update_factored, *muon_direction, *apply_direction,
+        *update_lamb;
     zr_loop *sum;           /* sources have the table's precision; `to` too, or float */
     zr_loop *pack, *unpack; /* [from, to) begins at a block */
 };

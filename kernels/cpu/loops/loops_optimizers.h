@@ -1,5 +1,5 @@
-/* loops_optimizers.h: optimizers. Part of loops_body.h. Only AdamW fuses operations; the others have the same
- * bits on every instruction set. */
+/* loops_optimizers.h: optimizers. Part of loops_body.h. Only AdamW and LAMB fuse operations; the others have
+ * the same bits on every instruction set. */
 
 /* ---- AdamW and SGD ------------------------------------------------------------------------------------- */
 
@@ -195,4 +195,33 @@ static void apply_direction(const void *args, size_t from, size_t to)
         update_parameter(&a->numbers, i, to - i,
                          vf_get(a->numbers.master + i, to - i) * keep -
                              step * vf_get(a->direction + i, to - i));
+}
+
+/* ---- LAMB ---------------------------------------------------------------------------------------------- */
+
+/* Moves momentum and variance, and writes the steps that they give. */
+static void lamb_steps(const struct zr_update_adamw *args, size_t from, size_t to, float *out)
+{
+    const struct formula_adamw how = formula_adamw_of(&args->how);
+    const struct zr_update *u = &args->numbers;
+    for (size_t i = from; i < to; i += VF_LANES) {
+        size_t left = to - i;
+        vf m = vf_get(u->momentum + i, left), v = vf_get(u->variance + i, left);
+        formula_adamw_move(&how, update_gradient(u, i, left), &m, &v);
+        vf_put(u->momentum + i, left, m);
+        vf_put(u->variance + i, left, v);
+        vf_put(out + (i - from), left, formula_adamw_step(&how, vf_get(u->master + i, left), m, v));
+    }
+}
+
+static void update_lamb(const void *args, size_t from, size_t to)
+{
+    const struct formula_adamw how = formula_adamw_of(&((const struct zr_update_adamw *)args)->how);
+    const struct zr_update *u = &((const struct zr_update_adamw *)args)->numbers;
+    for (size_t i = from; i < to; i += VF_LANES) {
+        size_t left = to - i;
+        vf p = vf_get(u->master + i, left);
+        vf step = formula_adamw_step(&how, p, vf_get(u->momentum + i, left), vf_get(u->variance + i, left));
+        update_parameter(u, i, left, num_fma(how.rate, step, p));
+    }
 }

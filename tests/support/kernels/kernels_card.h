@@ -38,8 +38,9 @@ static inline zr_result card_waits(zr_result result)
                                 f(gelu_bias_backward) f(linear_gelu_forward) f(linear_residual_forward)      \
                                     f(linear_gelu_backward) f(update_adamw8) f(block8_read) f(block8_write)  \
                                         f(factor_sums) f(factor_moments) f(factor_norm) f(update_factored)   \
-                                            f(muon_direction) f(orthogonalize) f(apply_direction) f(dropout) \
-                                                f(average) f(outer_step) f(pack) f(unpack)
+                                            f(muon_direction) f(orthogonalize) f(apply_direction)            \
+                                                f(lamb_norms) f(update_lamb) f(dropout) f(average)           \
+                                                    f(outer_step) f(pack) f(unpack)
 /* The processor's sum() does without a context. */
 #define CARD_OPERATION(name)                                                                                 \
     static inline zr_result card_##name(struct zr_kernel_context *c, const struct zr_##name *args)           \

@@ -8,6 +8,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "kernels/zr_kernels.h"
@@ -410,13 +411,37 @@ static inline void reference_head(const struct head_shape *s, const double *x, c
 
 /* ---- Optimizers ---------------------------------------------------------------------------------------- */
 
-static inline void reference_adamw(const struct zr_adamw *how, double g, double *p, double *m, double *v)
+/* Moves the moments and returns what the rate multiplies. */
+static inline double reference_adamw_step(const struct zr_adamw *how, double g, double p, double *m,
+                                          double *v)
 {
     g *= (double)how->gradient_scale;
     *m = how->beta1 * *m + (1 - (double)how->beta1) * g;
     *v = how->beta2 * *v + (1 - (double)how->beta2) * g * g;
-    double step = *m / how->correction1 / (sqrt(*v / how->correction2) + how->epsilon);
-    *p -= how->rate * (step + how->weight_decay * *p);
+    return *m / how->correction1 / (sqrt(*v / how->correction2) + how->epsilon) + how->weight_decay * p;
+}
+
+static inline void reference_adamw(const struct zr_adamw *how, double g, double *p, double *m, double *v)
+{
+    *p -= how->rate * reference_adamw_step(how, g, *p, m, v);
+}
+
+/* The update of a whole tensor, and the two sums of squares. */
+static inline void reference_lamb(const struct zr_lamb *how, size_t n, const double *gradient, double *p,
+                                  double *m, double *v, double squares[2])
+{
+    double *steps = malloc(n * sizeof *steps), trust = 1;
+    squares[0] = squares[1] = 0;
+    for (size_t i = 0; i < n; i++) {
+        steps[i] = reference_adamw_step(&how->adam, gradient[i], p[i], &m[i], &v[i]);
+        squares[0] += steps[i] * steps[i];
+        squares[1] += p[i] * p[i];
+    }
+    if (squares[0] > 0 && squares[1] > 0)
+        trust = fmin(fmax(sqrt(squares[1] / squares[0]), how->trust_min), how->trust_max);
+    for (size_t i = 0; i < n; i++)
+        p[i] -= how->adam.rate * trust * steps[i];
+    free(steps);
 }
 
 /* The 256 values of a map of eight bits by their codes: decades of 2^i (signed) or 2^(i + 1) steps, as

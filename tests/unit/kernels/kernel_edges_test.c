@@ -107,6 +107,15 @@ static zr_result factored(struct zr_kernel_context *c, size_t i, size_t n, bool 
 OPERATION(factored_vector, factored(c, i, n, true))
 OPERATION(factored_matrix, factored(c, i, n, false))
 
+static zr_result run_lamb(struct zr_kernel_context *c, size_t i, size_t n)
+{
+    static const double squares[] = {3, 2};
+    const struct zr_update_lamb update = {{adamw, 0.01f, 10}, update_of(i, n), 1, squares, 0, NULL};
+    double unused[2];
+    zr_result result = kernels->lamb_norms(c, &(struct zr_lamb_norms){update.how, update.numbers, unused});
+    return result == ZR_OK ? kernels->update_lamb(c, &update) : result;
+}
+
 static zr_result run_sum(struct zr_kernel_context *c, size_t i, size_t n)
 {
     const void *list[SOURCES];
@@ -143,6 +152,7 @@ static const struct operation {
                   {"update_sgd", run_sgd, 0, true},
                   {"update_factored, a vector", run_factored_vector, 0, true},
                   {"update_factored, a matrix", run_factored_matrix, 0, true},
+                  {"lamb_norms, update_lamb", run_lamb, 0, true},
                   {"muon_direction", run_muon, 0, false},
                   {"apply_direction", run_direction, 0, false},
                   {"sum of none", run_sum, 0, false},

@@ -1,4 +1,4 @@
-/* optimizers_test.c: 8-bit AdamW, Adafactor and Muon of every instruction set and precision against the
+/* optimizers_test.c: 8-bit AdamW, Adafactor, Muon and LAMB of every instruction set and precision against the
  * double-precision reference, for 1, 2 and 3 threads with the same bits: matrices of odd sizes, parts that
  * begin and end inside rows, and ranges cut into two calls. */
 #include "kernels/block8.h"
@@ -514,6 +514,58 @@ static double case_orthogonal(struct zr_kernel_context *c, const struct shape *s
     return good ? error_of(x) / 1e-4 : INFINITY;
 }
 
+/* ---- LAMB ---------------------------------------------------------------------------------------------- */
+
+/* A tensor in parts and whole: masters whose trust ratio is within its limits, at each of them, and zeros. */
+static double case_lamb(struct zr_kernel_context *c, const struct shape *s)
+{
+    static const double sizes[] = {1, 100, 1e-3, 0};
+    const size_t n = rows_of(s) * s->channels, cuts[] = {0, random_bits() % (n + 1), n};
+    double error = 0;
+    bool good = true;
+    for (unsigned pass = 0; pass < sizeof sizes / sizeof *sizes; pass++) {
+        struct tensor *gradient = pass % 2 ? input(n, 0, 1) : input_of(precision, n, 0, 1),
+                      *master = in_out(n, 0, sizes[pass]), *m = in_out(n, 0, 0.1), *v = in_out(n, 0.5, 0.4),
+                      *parameter = output_of(precision, n), *whole = copy_of(master);
+        double *squares = doubles(4), real[2];
+        struct zr_update_lamb update = {.how = {{.rate = 0.1f,
+                                                 .beta1 = 0.9f,
+                                                 .beta2 = 0.95f,
+                                                 .epsilon = 1e-6f,
+                                                 .weight_decay = 0.1f,
+                                                 .gradient_scale = 0.5f,
+                                                 .correction1 = 0.19f,
+                                                 .correction2 = 0.0975f},
+                                                .trust_min = 0.05f,
+                                                .trust_max = 10},
+                                        .parts = 2,
+                                        .squares = squares};
+        for (unsigned k = 0; k < 2; k++)
+            kernels->lamb_norms(c, &(struct zr_lamb_norms){update.how,
+                                                           {.n = cuts[k + 1] - cuts[k],
+                                                            .gradient = from(gradient, cuts[k]),
+                                                            .master = master->at + cuts[k],
+                                                            .momentum = m->at + cuts[k],
+                                                            .variance = v->at + cuts[k]},
+                                                           squares + 2 * k});
+        for (unsigned k = 0; k < 3; k++) { /* two parts, then the whole */
+            const size_t first = k < 2 ? cuts[k] : 0, end = k < 2 ? cuts[k + 1] : n;
+            update.numbers = (struct zr_update){.n = end - first,
+                                                .master = (k < 2 ? master : whole)->at + first,
+                                                .momentum = m->at + first,
+                                                .variance = v->at + first,
+                                                .parameter = from(parameter, first)};
+            kernels->update_lamb(c, &update);
+        }
+        reference_lamb(&update.how, n, gradient->real, master->real, m->real, v->real, real);
+        good = good && rounds(parameter, master) && same(master, whole);
+        for (unsigned k = 0; k < 2; k++)
+            error = worst(error, fabs(squares[k] + squares[2 + k] - real[k]) / (real[k] + 1e-30) / 1e-5);
+        error = worst(error, worst(error_of(m), worst(error_of(v), error_of(master))) / float_tolerance);
+    }
+    return good ? error : INFINITY;
+}
+
 /* ---- What an update finds in the table's memory -------------------------------------------------------- */
 
 /* Each update of 300 numbers with these; into fresh tensors, whose list ends with NULL. */
@@ -552,12 +604,16 @@ static void run_updates(struct zr_kernel_context *c, const struct tensor *g, str
                                                            adamw.weight, fresh[6]->at, fresh[7]->at});
     kernels->apply_direction(c, &(struct zr_apply_direction){adamw.rate, 0.7f, 0.1f, adamw.weight,
                                                              adamw.rates, fresh[7]->at, numbers});
+    const struct zr_lamb lamb = {adamw, 0.01f, 10};
+    numbers.momentum = fresh[8]->at, numbers.variance = fresh[9]->at;
+    kernels->lamb_norms(c, &(struct zr_lamb_norms){lamb, numbers, squares});
+    kernels->update_lamb(c, &(struct zr_update_lamb){lamb, numbers, 1, squares, 0, NULL});
 }
 
 /* Weight and rates give the bits of the same values as arguments; a skipped update changes nothing. */
 static double case_pointers(struct zr_kernel_context *c, const struct shape *s)
 {
-    enum { N = 300, LIST = 8 };
+    enum { N = 300, LIST = 10 };
     struct tensor *g = input_of(precision, N, 0, 1), *lists[4][LIST];
     struct zr_gradient_weight weight = {.scale = 0.5f}, skips = {.scale = 0.5f, .skips = 1};
     struct zr_step_rates rates = {0.25f, 0.19f, 0.0975f, 0};
@@ -578,6 +634,7 @@ static double case_pointers(struct zr_kernel_context *c, const struct shape *s)
     lists[0][2] = blocks_of(c, in_out(N, 0, 1), true), lists[0][3] = blocks_of(c, in_out(N, 0.5, 0.4), false);
     lists[0][4] = in_out(N + 1, 0.5, 0.4), lists[0][5] = in_out(N, 0.5, 0.4);
     lists[0][6] = in_out(N, 0, 1), lists[0][7] = in_out(N, 0, 1);
+    lists[0][8] = in_out(N, 0, 1), lists[0][9] = in_out(N, 0.5, 0.4);
     for (unsigned list = 1; list < 4; list++)
         for (unsigned k = 0; k < LIST; k++)
             lists[list][k] = copy_of(lists[0][k]);
@@ -624,10 +681,15 @@ static double case_processor(struct zr_kernel_context *c, const struct shape *s)
 /* ---- The driver ---------------------------------------------------------------------------------------- */
 
 static const struct test_case cases[] = {
-    {"blocks of eight bits", case_blocks},    {"all codes", case_codes},
-    {"adamw in eight bits", case_adamw8},     {"adafactor of a matrix", case_matrix},
-    {"adafactor of a vector", case_vector},   {"muon's direction", case_direction},
-    {"orthogonalize", case_orthogonal},       {"weights and rates in memory", case_pointers},
+    {"blocks of eight bits", case_blocks},
+    {"all codes", case_codes},
+    {"adamw in eight bits", case_adamw8},
+    {"adafactor of a matrix", case_matrix},
+    {"adafactor of a vector", case_vector},
+    {"muon's direction", case_direction},
+    {"orthogonalize", case_orthogonal},
+    {"lamb", case_lamb},
+    {"weights and rates in memory", case_pointers},
 #ifdef ZR_TEST_ON_CARD
     {"the processor's bits", case_processor},
 #endif

@@ -22,7 +22,8 @@ struct setting {
     enum zr_packing packing;
     enum zr_packing between; /* of the second hop; ZR_PACKING_ONEBIT: as `packing` */
     bool differs;            /* parameters are sent as differences, gradients plainly */
-    unsigned fallen;         /* steps of onebit before an error above the tolerance; 0: never */
+    bool lamb;
+    unsigned fallen; /* steps of onebit before an error above the tolerance; 0: never */
     int (*body)(struct rig *rig, const struct setting *setting);
     const char *folder; /* of errors */
     unsigned former;    /* ranks whose errors are in the folder; 0: those of this run are saved */
@@ -236,6 +237,17 @@ static void name_units(void)
 static const float rate = 1e-2f, beta1 = 0.9f, beta2 = 0.99f, epsilon = 1e-6f;
 enum { ONEBIT_STEPS = 10, ONEBIT_WARMUP = 3, ONEBIT_UNIT = 1, ONEBIT_MAX = 2048 };
 
+static struct zr_optimizer_options optimizer_of(const struct setting *setting)
+{
+    struct zr_optimizer_options options = {.beta1 = beta1, .beta2 = beta2, .epsilon = epsilon};
+    if (setting->lamb) {
+        options.kind = ZR_OPTIMIZER_LAMB;
+        options.trust_max = 10;
+        options.trust_average = 0.9f;
+    }
+    return options;
+}
+
 static zr_result create_engine(struct rig *rig, const struct setting *setting)
 {
     const bool onebit = setting->packing == ZR_PACKING_ONEBIT, differs = setting->differs;
@@ -252,7 +264,7 @@ static zr_result create_engine(struct rig *rig, const struct setting *setting)
             .stage = setting->stage,
             .precision = setting->precision,
             .seed = 3,
-            .optimizer = {.beta1 = beta1, .beta2 = beta2, .epsilon = epsilon},
+            .optimizer = optimizer_of(setting),
             .compression = {.kinds = {{!onebit, .packing = setting->packing, .differences = differs},
                                       {!differs, .packing = setting->packing, .between = setting->between,
                                        .method = onebit ? ZR_METHOD_ONEBIT : ZR_METHOD_PACKED}},
@@ -484,6 +496,7 @@ static int falls_back(struct rig *rig, const struct setting *setting)
 struct simulated {
     float gradient[ONEBIT_MAX], master[ONEBIT_MAX], momentum[ONEBIT_MAX], variance[ONEBIT_MAX];
     float errors[WORLD_MAX][ONEBIT_MAX];
+    float before[ONEBIT_MAX], fresh[ONEBIT_MAX], trust[2]; /* LAMB's */
     unsigned char parameters[4 * ONEBIT_MAX], gradients[WORLD_MAX][4 * ONEBIT_MAX], sum[4 * ONEBIT_MAX];
     unsigned char packed[WORLD_MAX][4 * ONEBIT_MAX];
 };
@@ -541,6 +554,42 @@ static double mean_of(const float *x, size_t n)
     return sum / (double)n;
 }
 
+/* LAMB's update of a tensor, whose sums each rank makes of its shard; lamb_test.c has their model. */
+static int simulated_lamb(struct rig *rig, const struct setting *setting, const struct zr_adamw *how,
+                          double fresh_correction, size_t n, size_t shard, struct simulated *all)
+{
+    const struct zr_optimizer_options options = optimizer_of(setting);
+    const struct zr_optimizer *optimizer = zr_optimizer_with(&options);
+    const bool signs = how->beta2 >= 1;
+    double squares[2 * WORLD_MAX] = {0};
+    const struct zr_tensor_sums sums = {.squares = squares, .parts = setting->world, .stride = 2};
+    memcpy(all->before, all->momentum, sizeof all->before);
+    struct zr_optimizer_call call = {.options = &options,
+                                     .kernels = kernels,
+                                     .context = &rig->context,
+                                     .rate = how->rate,
+                                     .gradient_scale = 1,
+                                     .correction1 = how->correction1,
+                                     .correction2 = how->correction2,
+                                     .fresh_correction = (float)fresh_correction,
+                                     .keeps_variance = signs};
+    for (unsigned part = 0; part <= setting->world; part++) { /* last: the update of all */
+        const size_t first = part < setting->world ? part * shard : 0, left = n > first ? n - first : 0;
+        const float trust = part == setting->world ? optimizer->trust(&options, &sums, signs, all->trust) : 0;
+        call.n = part < setting->world && shard < left ? shard : left;
+        call.gradient = zr_numbers_at((struct zr_numbers){all->sum, setting->precision}, first);
+        call.master = all->master + first;
+        call.before = signs ? all->before + first : NULL;
+        call.slots[0] = all->momentum + first;
+        call.slots[1] = all->variance + first;
+        call.slots[ZR_LAMB_FRESH] = all->fresh + first;
+        call.trust = &trust;
+        must((part < setting->world ? optimizer->sum(&call, squares + 2 * part) : optimizer->update(&call)) ==
+             ZR_OK);
+    }
+    return 0;
+}
+
 /* What the updates of all ranks do, each with its shard. */
 static int simulated_update(struct rig *rig, const struct setting *setting, unsigned step, size_t n,
                             size_t padded, struct simulated *all)
@@ -565,13 +614,18 @@ static int simulated_update(struct rig *rig, const struct setting *setting, unsi
                                  .gradient_scale = 1,
                                  .correction1 = (float)(1 - pow(beta1, step + 1)),
                                  .correction2 = (float)(1 - pow(beta2, settled))};
-    must(kernels->update_adamw(&rig->context,
-                               &(struct zr_update_adamw){how,
-                                                         {.n = n,
-                                                          .gradient = {all->sum, setting->precision},
-                                                          .master = all->master,
-                                                          .momentum = all->momentum,
-                                                          .variance = all->variance}}) == ZR_OK);
+    if (signs && step == ONEBIT_WARMUP)
+        memcpy(all->fresh, all->variance, sizeof all->fresh);
+    if (setting->lamb)
+        must(simulated_lamb(rig, setting, &how, 1 - pow(beta2, step + 1), n, shard, all) == 0);
+    else
+        must(kernels->update_adamw(&rig->context,
+                                   &(struct zr_update_adamw){how,
+                                                             {.n = n,
+                                                              .gradient = {all->sum, setting->precision},
+                                                              .master = all->master,
+                                                              .momentum = all->momentum,
+                                                              .variance = all->variance}}) == ZR_OK);
     if (!signs && setting->packing == ZR_PACKING_ONEBIT) {
         must(narrow(rig, all->master, padded, all->parameters) == ZR_OK);
         return 0;
@@ -615,7 +669,9 @@ static int onebit_trains(struct rig *rig, const struct setting *setting)
             must(zr_engine_reduce(engine, u) == ZR_OK);
         }
         must(zr_engine_step(engine, rate, &report) == ZR_OK && zr_engine_synchronize(engine) == ZR_OK);
-        uint64_t bytes = sent_bytes(rig, &elements[1]) - before, count = elements[1] - elements[0];
+        const uint64_t sums = setting->lamb ? 4 * (UNITS - 1) * (setting->world - 1) : 0;
+        uint64_t bytes = sent_bytes(rig, &elements[1]) - before - sums * sizeof(float),
+                 count = elements[1] - elements[0] - sums;
         must(bytes == (setting->packing != ZR_PACKING_ONEBIT
                            ? zr_pack_bytes(setting->packing, count / 2) + count / 2 * each
                        : sends_signs(setting, step) ? zr_pack_bytes(ZR_PACKING_ONEBIT, count)
@@ -629,6 +685,7 @@ static int onebit_trains(struct rig *rig, const struct setting *setting)
         must(memcmp(state->whole, all->parameters, n * each) == 0);
         must(memcmp(state->owned.master, all->master + from, mine * sizeof(float)) == 0);
         must(memcmp(state->owned.slots[1], all->variance + from, mine * sizeof(float)) == 0);
+        must(!setting->lamb || memcmp(state->owned.slots[ZR_LAMB_TRUST], all->trust, sizeof all->trust) == 0);
         must(!engine->errors ||
              memcmp(zr_engine_errors(engine, ONEBIT_UNIT), all->errors[rank], padded * sizeof(float)) == 0);
     }
@@ -864,6 +921,15 @@ int main(void)
                              .differs = true,
                              .body = onebit_trains},
             "differences of parameters, ten steps at stage 1");
+    for (unsigned i = 0; i < 2; i++)
+        run((struct setting){.world = 2 + i,
+                             .stage = 1,
+                             .fallen = 6 * i,
+                             .lamb = true,
+                             .precision = (enum zr_precision)i,
+                             .packing = ZR_PACKING_ONEBIT,
+                             .body = onebit_trains},
+            "ten steps of LAMB at stage 1");
     for (unsigned i = 0; i < 6; i++)
         run((struct setting){.world = 2 + i / 2 % 2,
                              .stage = 1,

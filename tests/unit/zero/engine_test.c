@@ -56,6 +56,8 @@ static const struct zr_optimizer_options adamw = {
     .beta2 = 0.99f,
     .epsilon = 1e-6f,
     .momentum_factor = 0.8f,
+    .trust_min = 0.2f,
+    .trust_max = 0.5f,
     .weight_decay = 0.05f,
     .clip = 2.0f,
     .groups = {[ZR_GROUP_NO_DECAY] = {1, 0}, [ZR_GROUP_DECAY] = {1, 1}, [OWN_GROUP] = {0.25f, 0.5f}},
@@ -248,6 +250,29 @@ static void reference_element(const struct setting *setting, struct model *model
                            decay);
 }
 
+/* LAMB's update of a tensor that begins with element `first`. */
+static void update_by_lamb(const struct setting *setting, struct model *model, size_t first, size_t parameter,
+                           double scale, unsigned step, double rate)
+{
+    const struct zr_parameter_group *group = &adamw.groups[parameters[parameter].group];
+    const size_t n = zr_parameter_elements(&parameters[parameter]);
+    const struct zr_lamb how = {{.rate = (float)rate * group->rate_factor,
+                                 .beta1 = adamw.beta1,
+                                 .beta2 = adamw.beta2,
+                                 .epsilon = adamw.epsilon,
+                                 .weight_decay = adamw.weight_decay * group->decay_factor,
+                                 .gradient_scale = 1,
+                                 .correction1 = (float)(1 - pow((double)adamw.beta1, step)),
+                                 .correction2 = (float)(1 - pow((double)adamw.beta2, step))},
+                                adamw.trust_min,
+                                adamw.trust_max};
+    double *gradients = malloc(n * sizeof *gradients), squares[2];
+    for (size_t i = 0; i < n; i++)
+        gradients[i] = scale * whole_gradient(setting, first + i, parameter, step);
+    reference_lamb(&how, n, gradients, &model->w[first], &model->m[first], &model->v[first], squares);
+    free(gradients);
+}
+
 /* Muon's update of a matrix that begins with element `first`. */
 static void reference_muon(const struct setting *setting, struct model *model, size_t first, size_t parameter,
                            double scale, unsigned step, double rate)
@@ -328,6 +353,10 @@ static void reference_tensor(const struct setting *setting, struct model *model,
     const size_t n = zr_parameter_elements(&parameters[parameter]);
     if (setting->kind == ZR_OPTIMIZER_ADAFACTOR) {
         reference_adafactor(setting, model, first, parameter, scale, step, rate);
+        return;
+    }
+    if (setting->kind == ZR_OPTIMIZER_LAMB) {
+        update_by_lamb(setting, model, first, parameter, scale, step, rate);
         return;
     }
     if (is_directed(setting, parameter)) {
@@ -494,6 +523,8 @@ static struct travelling travelling(struct rig *rig, const struct setting *setti
         uint64_t sums = 0;
         for (size_t p = 0; p < PARAMETERS && setting->stage > 0; p++) {
             directed |= parameters[p].unit == u && is_directed(setting, p);
+            if (parameters[p].unit == u && setting->kind == ZR_OPTIMIZER_LAMB)
+                sums += 2;
             if (parameters[p].unit == u && setting->kind == ZR_OPTIMIZER_ADAFACTOR)
                 sums += 2 + (parameters[p].shape[1] ? parameters[p].shape[0] + parameters[p].shape[1] : 0);
         }
@@ -870,6 +901,10 @@ static void test_stage(unsigned world, unsigned stage, enum zr_precision precisi
     setting.kind = ZR_OPTIMIZER_ADAFACTOR;
     if (optimizers)
         tap_is(in_world(&setting), 0, "%u ranks, stage %u, %s: Adafactor", world, stage, name);
+    setting.kind = ZR_OPTIMIZER_LAMB;
+    if (optimizers)
+        tap_is(in_world(&setting), 0, "%u ranks, stage %u, %s: LAMB", world, stage, name);
+    setting.kind = ZR_OPTIMIZER_ADAFACTOR;
     setting.averages = true;
     if (optimizers && world <= 2)
         tap_is(in_world(&setting), 0, "%u ranks, stage %u, %s: Adafactor with momentum", world, stage, name);

@@ -24,6 +24,7 @@ const char *zr_rank_kept_words(const struct zr_train_config *config)
            : compresses                              ? "--compress has state of its own"
            : config->stages.ranks > 1 && zr_pipeline_is_asynchronous(&pipeline)
                ? "an asynchronous pipeline has versions of the parameters"
+           : config->outer.period > 0                        ? "--outer has steps of its own"
            : zr_train_precision(config) == ZR_PRECISION_FP16 ? "fp16 has a loss scale"
            : config->optimizer.average_decay > 0             ? "--ema has an average"
            : config->noise_decay > 0                         ? "--noise-scale has averages"

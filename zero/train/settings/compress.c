@@ -302,8 +302,11 @@ static const char *onebit_conflict(const struct zr_train_config *config)
     if (config->stage == 0 && config->compress_check > 0)
         return "--compress-check requires --stage 1 for gradients:onebit: stage 0 exchanges no gradients that it could "
                "measure";
-    if (config->optimizer.kind != ZR_OPTIMIZER_ADAMW || config->optimizer.average_decay > 0)
-        return "--compress gradients:onebit requires --optimizer adamw without a moving average";
+    if ((config->optimizer.kind != ZR_OPTIMIZER_ADAMW && config->optimizer.kind != ZR_OPTIMIZER_LAMB) ||
+        config->optimizer.average_decay > 0)
+        return "--compress gradients:onebit requires --optimizer adamw or lamb without a moving average";
+    if (config->optimizer.kind == ZR_OPTIMIZER_LAMB && config->optimizer.trust_average <= 0)
+        return "--compress gradients:onebit with --optimizer lamb requires --trust-average above 0";
     if (config->speculative_bytes)
         return "--compress gradients:onebit cannot be combined with --speculative-update, after which parameters "
                "do not change by what is sent; leave it out";
@@ -361,7 +364,8 @@ static bool on_gpu(const struct zr_train_config *config)
     return c->activations[0] == ZR_PACKING_ONEBIT && config->compress_check == 0 &&
            !c->kinds[ZR_COMPRESSED_PARAMETERS].differences &&
            (!c->kinds[ZR_COMPRESSED_GRADIENTS].on || zr_compression_is_by(c, ZR_METHOD_PACKED) ||
-            (zr_compression_is_by(c, ZR_METHOD_ONEBIT) && config->stage > 0));
+            (zr_compression_is_by(c, ZR_METHOD_ONEBIT) && config->stage > 0 &&
+             config->optimizer.kind != ZR_OPTIMIZER_LAMB));
 }
 
 const char *zr_compress_conflict(const struct zr_train_config *config)
@@ -376,6 +380,9 @@ const char *zr_compress_conflict(const struct zr_train_config *config)
         (zr_flag_given(config, "zerone-variance") || zr_flag_given(config, "zerone-local") ||
          zr_flag_given(config, "zerone-interval")))
         return "--zerone-variance, --zerone-local and --zerone-interval require --compress gradients:zerone";
+    if (config->optimizer.kind == ZR_OPTIMIZER_LAMB && config->optimizer.trust_average > 0 &&
+        !zr_compression_is_by(&config->compression, ZR_METHOD_ONEBIT))
+        return "--trust-average requires --compress gradients:onebit";
     if (!zr_train_compresses(config))
         return config->node_ranks       ? "--node-size requires --compress"
                : config->compress_check ? "--compress-check and --compress-tolerance require --compress"
@@ -386,7 +393,7 @@ const char *zr_compress_conflict(const struct zr_train_config *config)
         zr_train_precision(config) == ZR_PRECISION_FP16)
         return "--compress activations requires fp32 or bf16: no loss scale is chosen for packed gradients";
     if (config->backend == ZR_TRAIN_CUDA && !on_gpu(config))
-        return "--compress requires --backend host for powersgd, topk, zerone, onebit at stage 0, sdp4bit, "
+        return "--compress requires --backend host for powersgd, topk, zerone, onebit at stage 0 or with lamb, sdp4bit, "
                "parameters:difference, activations and --compress-check: no kernels of a GPU compute them";
     if (config->prove)
         return "--compress changes losses and cannot be used with --prove; leave one of the two out";

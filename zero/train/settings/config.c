@@ -134,7 +134,7 @@ static const struct config_key keys[] = {
     {"data_types", KEY_OBJECT, NULL, 0, NULL},
     {"data_types.grad_accum_dtype", KEY_WORD, "fp32", 0, NULL},
     {"optimizer", KEY_OBJECT, NULL, 0, NULL},
-    {"optimizer.type", KEY_WORD, "--optimizer, as AdamW; OneBitAdam or ZeroOneAdam", 0, NULL},
+    {"optimizer.type", KEY_WORD, "--optimizer, as AdamW; OneBitAdam, OneBitLamb or ZeroOneAdam", 0, NULL},
     {"optimizer.legacy_fusion", KEY_PASSED, NULL, 0, NULL},
     {"optimizer.params", KEY_OBJECT, NULL, 0, NULL},
     {"optimizer.params.lr", KEY_FLAG, "lr", 0, NULL},
@@ -142,6 +142,9 @@ static const struct config_key keys[] = {
     {"optimizer.params.eps", KEY_FLAG, "eps", 0, NULL},
     {"optimizer.params.weight_decay", KEY_FLAG, "weight-decay", 0, NULL},
     {"optimizer.params.momentum", KEY_FLAG, "momentum", 0, NULL},
+    {"optimizer.params.max_coeff", KEY_FLAG, "trust-max", 0, NULL},
+    {"optimizer.params.min_coeff", KEY_FLAG, "trust-min", 0, NULL},
+    {"optimizer.params.eps_inside_sqrt", KEY_FALSE, NULL, 0, NULL},
     {"optimizer.params.adam_w_mode", KEY_BOOL, "true; false if weight_decay is 0", 0, NULL},
     {"optimizer.params.bias_correction", KEY_TRUE, NULL, 0, NULL},
     {"optimizer.params.amsgrad", KEY_FALSE, NULL, 0, NULL},
@@ -154,6 +157,10 @@ static const struct config_key keys[] = {
     {"optimizer.params.var_update_scaler", KEY_FLAG, "zerone-variance", 0, NULL},
     {"optimizer.params.local_step_scaler", KEY_FLAG, "zerone-local", 0, NULL},
     {"optimizer.params.local_step_clipper", KEY_FLAG, "zerone-interval", 0, NULL},
+    {"optimizer.params.coeff_beta", KEY_FLAG, "trust-average", 0, NULL},
+    {"optimizer.params.factor_max", KEY_NUMBER, NULL, 4, NULL},
+    {"optimizer.params.factor_min", KEY_NUMBER, NULL, 0.5, NULL},
+    {"optimizer.params.factor_threshold", KEY_NUMBER, NULL, 0.1, NULL},
     {"optimizer.params.cuda_aware", KEY_PASSED, NULL, 0, NULL},
     {"optimizer.params.comm_backend_name", KEY_PASSED, NULL, 0, NULL},
     {"optimizer.params.torch_adam", KEY_PASSED, NULL, 0, NULL},
@@ -554,7 +561,9 @@ static void read_optimizer(struct reader *reader)
         enum zr_number_kind number;
     } numbers[] = {{"optimizer.params.betas", ZR_NUMBER_BETA1},
                    {"optimizer.params.eps", ZR_NUMBER_EPSILON},
-                   {"optimizer.params.momentum", ZR_NUMBER_MOMENTUM}};
+                   {"optimizer.params.momentum", ZR_NUMBER_MOMENTUM},
+                   {"optimizer.params.max_coeff", ZR_NUMBER_TRUST_MAX},
+                   {"optimizer.params.min_coeff", ZR_NUMBER_TRUST_MIN}};
     static const char *const of_adam[] = {"optimizer.params.adam_w_mode", NULL};
     static const char *const of_signs[] = {"optimizer.params.cuda_aware",
                                            "optimizer.params.comm_backend_name", NULL};
@@ -563,12 +572,16 @@ static void read_optimizer(struct reader *reader)
         const char *name, *compress, *keys[5], *options[4], *fallbacks[4];
     } signs[] = {
         {"onebitadam", "gradients:onebit", {"optimizer.params.freeze_step"}, {"compress-warmup"}, {"100000"}},
+        {"onebitlamb", "gradients:onebit", {"optimizer.params.freeze_step"}, {"compress-warmup"}, {"100000"}},
         {"zerooneadam",
          "gradients:zerone",
          {"optimizer.params.var_freeze_step", "optimizer.params.var_update_scaler",
           "optimizer.params.local_step_scaler", "optimizer.params.local_step_clipper"},
          {"compress-warmup", "zerone-variance", "zerone-local", "zerone-interval"},
          {"100000", "16", "32678", "16"}}};
+    static const char *const of_onebit_lamb[] = {"optimizer.params.coeff_beta", "optimizer.params.factor_max",
+                                                 "optimizer.params.factor_min",
+                                                 "optimizer.params.factor_threshold", NULL};
     static const char *const of_sgd[] = {"optimizer.params.dampening", "optimizer.params.nesterov", NULL};
     const char *type = json_string_value(get(reader, "optimizer.type"));
     char name[32] = "";
@@ -582,22 +595,28 @@ static void read_optimizer(struct reader *reader)
     }
     for (size_t i = 0; type[i] && i + 1 < sizeof name; i++)
         name[i] = (char)(type[i] >= 'A' && type[i] <= 'Z' ? type[i] - 'A' + 'a' : type[i]);
-    bool by_signs = false, adam = strcmp(name, "adam") == 0;
+    bool by_signs = false, adam = strcmp(name, "adam") == 0, lamb = strcmp(name, "onebitlamb") == 0;
+    const char *compress = "";
     for (unsigned i = 0; i < sizeof signs / sizeof *signs; i++)
-        by_signs |= strcmp(name, signs[i].name) == 0;
-    adam |= by_signs;
-    if (!adam && !is_optimizer(name)) {
+        if (strcmp(name, signs[i].name) == 0)
+            compress = signs[i].compress;
+    by_signs = compress[0];
+    adam |= by_signs && !lamb;
+    if (!adam && !lamb && !is_optimizer(name)) {
         refuse(reader, "optimizer.type", "'%.60s' is not supported; give Adam or one of " ZR_OPTIMIZER_NAMES,
                type);
         return;
     }
-    store(reader, "optimizer.type", "optimizer", adam ? "adamw" : name);
+    store(reader, "optimizer.type", "optimizer", adam ? "adamw" : lamb ? "lamb" : name);
+    if (!lamb)
+        check_absent(reader, type, of_onebit_lamb);
     if (!by_signs)
         check_absent(reader, type, of_signs);
     for (unsigned i = 0; i < sizeof signs / sizeof *signs; i++) {
+        bool repeated = i > 0 && strcmp(signs[i].compress, signs[i - 1].compress) == 0;
         bool given = strcmp(name, signs[i].name) == 0 &&
                      store(reader, "optimizer.type", "compress", signs[i].compress) == ZR_OK;
-        if (strcmp(name, signs[i].name) != 0)
+        if (strcmp(compress, signs[i].compress) != 0 && !repeated)
             check_absent(reader, type, signs[i].keys);
         for (unsigned k = 0; given && signs[i].keys[k]; k++)
             if (!get(reader, signs[i].keys[k]))
@@ -815,7 +834,8 @@ static zr_result resolve_batch(const struct zr_config_rest *rest, struct zr_trai
 void zr_config_assume(struct zr_config_rest *rest, struct zr_train_config *config)
 {
     struct reader reader = {.config = config, .rest = rest};
-    bool own = config->optimizer.kind != ZR_OPTIMIZER_ADAMW && config->optimizer.kind != ZR_OPTIMIZER_SGD;
+    enum zr_optimizer_kind kind = config->optimizer.kind;
+    bool own = kind != ZR_OPTIMIZER_ADAMW && kind != ZR_OPTIMIZER_SGD && kind != ZR_OPTIMIZER_LAMB;
     for (size_t i = 0; i < sizeof defaults / sizeof *defaults; i++)
         if (!own || !defaults[i].by_row)
             assume(&reader, defaults[i].option, defaults[i].value);

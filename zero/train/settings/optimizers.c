@@ -46,6 +46,9 @@ void zr_optimizer_resolve(struct zr_train_config *config)
             *number_of(&config->optimizer, &zr_optimizer_numbers[n]) = optimizer->numbers[n].fallback;
     if (zr_compression_sends_signs(&config->compression) && !zr_flag_set(config, "beta2"))
         config->optimizer.beta2 = 0.999f; /* as in 1-bit Adam: the variance stays */
+    if (zr_compression_is_by(&config->compression, ZR_METHOD_ONEBIT) &&
+        optimizer->numbers[ZR_NUMBER_TRUST_AVERAGE].taken && !zr_flag_set(config, "trust-average"))
+        config->optimizer.trust_average = 0.9f; /* as in 1-bit LAMB */
     zr_compress_resolve(config);
     config->optimizer.groups_count = ZR_TRANSFORMER_GROUPS_COUNT; /* the table of options sets other rates */
     groups[ZR_GROUP_MATRICES].rate_factor = 1;
@@ -105,12 +108,17 @@ const char *zr_optimizer_conflict(const struct zr_train_config *config)
                     optimizer->name, excluded[i].reason, excluded[i].options);
             return zr_last_error();
         }
+    if (optimizer->numbers[ZR_NUMBER_TRUST_MAX].taken &&
+        config->optimizer.trust_max < config->optimizer.trust_min)
+        return "--trust-max is below --trust-min; exchange them";
     for (unsigned n = 0; n < ZR_NUMBERS_COUNT; n++)
         if (zr_optimizer_numbers[n].option && !optimizer->numbers[n].taken &&
             zr_flag_given(config, zr_optimizer_numbers[n].option))
             return untaken_words(optimizer, n);
     return NULL;
 }
+
+enum { NUMBERS_OF_LINE = 5 }; /* in the help */
 
 void zr_optimizers_help(struct zr_text *text)
 {
@@ -119,10 +127,13 @@ void zr_optimizers_help(struct zr_text *text)
         const struct zr_optimizer *optimizer = zr_optimizer_of(kind);
         zr_text_print(text, "  %-28s  %s\n  %-28s  lr %g", optimizer->name, optimizer->help, "",
                       (double)optimizer->rate);
-        for (unsigned n = 0; n < ZR_NUMBERS_COUNT; n++)
-            if (optimizer->numbers[n].taken && zr_optimizer_numbers[n].option)
-                zr_text_print(text, ", %s %g", zr_optimizer_numbers[n].option,
-                              (double)optimizer->numbers[n].fallback);
+        for (unsigned n = 0, on_line = 1; n < ZR_NUMBERS_COUNT; n++)
+            if (optimizer->numbers[n].taken && zr_optimizer_numbers[n].option) {
+                const bool fits = on_line % NUMBERS_OF_LINE > 0;
+                zr_text_print(text, "%s%*s%s %g", fits ? ", " : ",\n", fits ? 0 : 32, "",
+                              zr_optimizer_numbers[n].option, (double)optimizer->numbers[n].fallback);
+                on_line++;
+            }
         if (optimizer->not_in_parts)
             zr_text_print(text, "\n  %-28s  excludes --tp, --tile%s", "",
                           optimizer->not_ahead ? ", --speculative-update" : "");
