@@ -44,34 +44,41 @@ ZR_REAL unsigned zr_fp8_min(enum zr_fp8 kind)
     return kind == ZR_FP8_E4M3 ? 127 - 6 : 127 - 14;
 }
 
-/* Rounds to nearest even with integer arithmetic. Denormals lose one bit per exponent below the minimum. */
+/* first ? a : b, without a branch: loops become vectors. */
+ZR_REAL uint32_t zr_fp8_choose(bool first, uint32_t a, uint32_t b)
+{
+    const uint32_t mask = (uint32_t)0 - first;
+    return (a & mask) | (b & ~mask);
+}
+
+/* Rounds to nearest even. Below the smallest normal number adding 2^23 steps rounds to whole steps; the low
+ * bits of the sum are their number. */
 ZR_REAL uint8_t zr_fp8_round(float x, enum zr_fp8 kind)
 {
     const uint32_t bits = zr_fp8_float_bits(x), size = bits & 0x7fffffff, sign = bits >> 24 & 0x80,
                    most = kind == ZR_FP8_E4M3 ? 0x7e : 0x7b;
-    const unsigned fraction = zr_fp8_fraction(kind), min_exponent = zr_fp8_min(kind), exponent = size >> 23,
-                   below = exponent < min_exponent ? min_exponent - exponent : 0, cut = 23 - fraction + below;
-    uint32_t whole = below ? 0x800000 | (size & 0x7fffff) : size - ((min_exponent - 1) << 23);
-    if (size > 0x7f800000)
-        return (uint8_t)(sign | 0x7f);
-    if (below > fraction + 1)
-        return (uint8_t)sign;
-    whole = (whole + (1u << (cut - 1)) - 1 + (whole >> cut & 1)) >> cut;
-    return (uint8_t)(sign | (whole < most ? whole : most));
+    const unsigned cut = 23 - zr_fp8_fraction(kind), min_exponent = zr_fp8_min(kind);
+    const uint32_t steps = (min_exponent + cut) << 23,
+                   small = zr_fp8_float_bits(zr_fp8_float_of(size) + zr_fp8_float_of(steps)) - steps,
+                   normal =
+                       (size - ((min_exponent - 1) << 23) + (1u << (cut - 1)) - 1 + (size >> cut & 1)) >> cut,
+                   whole = zr_fp8_choose(size < min_exponent << 23, small, normal),
+                   finite = whole < most ? whole : most;
+    return (uint8_t)(sign | zr_fp8_choose(size > 0x7f800000, 0x7f, finite));
 }
 
-/* Exact. */
+/* Exact. Numbers below the smallest normal one are differences to it. */
 ZR_REAL float zr_fp8_value(uint8_t code, enum zr_fp8 kind)
 {
     const uint32_t sign = (uint32_t)(code & 0x80) << 24, size = code & 0x7f;
-    const unsigned fraction = zr_fp8_fraction(kind), min_exponent = zr_fp8_min(kind);
-    if (size >= (kind == ZR_FP8_E4M3 ? 0x7fu : 0x7cu))
-        return zr_fp8_float_of(sign | (kind == ZR_FP8_E5M2 && size == 0x7c ? 0x7f800000 : 0x7fc00000));
-    if (size >> fraction == 0) {
-        float steps = (float)size * zr_fp8_float_of((min_exponent - fraction) << 23);
-        return sign ? -steps : steps;
-    }
-    return zr_fp8_float_of(sign | (((min_exponent - 1) << 23) + (size << (23 - fraction))));
+    const unsigned cut = 23 - zr_fp8_fraction(kind), min_exponent = zr_fp8_min(kind);
+    const uint32_t least = min_exponent << 23,
+                   small = zr_fp8_float_bits(zr_fp8_float_of(least + (size << cut)) - zr_fp8_float_of(least)),
+                   normal = least - (1u << 23) + (size << cut),
+                   special = kind == ZR_FP8_E5M2 && size == 0x7c ? 0x7f800000 : 0x7fc00000,
+                   finite = zr_fp8_choose(size << cut < 1u << 23, small, normal);
+    return zr_fp8_float_of(sign |
+                           zr_fp8_choose(size >= (kind == ZR_FP8_E4M3 ? 0x7fu : 0x7cu), special, finite));
 }
 
 /* ---- Scales -------------------------------------------------------------------------------------------- */

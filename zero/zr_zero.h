@@ -258,7 +258,8 @@ enum zr_compressed_kind { ZR_COMPRESSED_PARAMETERS, ZR_COMPRESSED_GRADIENTS, ZR_
 enum zr_compression_method {
     ZR_METHOD_PACKED = 0, /* `packing`, not ZR_PACKING_ONEBIT */
     ZR_METHOD_ONEBIT,
-    ZR_METHOD_LOW_RANK, /* `parameter`: rank of the matrices that are sent, at least 1 */
+    ZR_METHOD_LOW_RANK, /* `parameter`: rank of the matrices that are sent; 0: an eighth of a gradient's
+                         * smaller dimension, rounded up */
     ZR_METHOD_LARGEST,  /* `parameter`: share of the elements that are sent, above 0, below 1 */
     ZR_METHOD_ZERONE,   /* see `zerone` */
     ZR_METHODS_COUNT

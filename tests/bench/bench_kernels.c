@@ -2,8 +2,10 @@
  * and what a whole training step's arithmetic adds up to. A plain measuring program: it prints medians and
  * never fails on time.
  *
- *   bench_kernels [threads [repeats [isa [precision]]]]     isa as enum zr_isa counts, -1 the best; precision
- *                                                           fp32, bf16 or fp16
+ *   bench_kernels [threads [repeats [isa [precision [name]]]]]
+ *
+ * isa as enum zr_isa counts, -1 the best; precision fp32, bf16 or fp16; name: a part of the names of the
+ * operations to run. The time of one thread is the processor's, which other programs lengthen less.
  */
 #include <pthread.h>
 #include <sched.h>
@@ -19,10 +21,12 @@ enum { B = 4, T = 64, C = 768, A = 12, V = 50257, VP = 50304, LAYERS = 12, ROWS 
 enum { REPEATS_MAX = 101, THREADS_MAX = 64 };
 #define PARAMETERS ((size_t)124475904) /* with the padded vocabulary */
 
+static clockid_t clock_id = CLOCK_MONOTONIC;
+
 static double now_s(void)
 {
     struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
+    clock_gettime(clock_id, &t);
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
@@ -450,6 +454,9 @@ int main(int argc, char **argv)
     while (argc > 4 && context.precision < ZR_PRECISION_COUNT &&
            strcmp(argv[4], zr_precision_name(context.precision)) != 0)
         context.precision++;
+    const char *name = argc > 5 ? argv[5] : "";
+    if (pool.threads == 1)
+        clock_id = CLOCK_THREAD_CPUTIME_ID;
     if (pool.threads < 1 || pool.threads > THREADS_MAX || repeats < 1 || repeats > REPEATS_MAX)
         return 2;
     for (unsigned t = 1; t < pool.threads; t++) {
@@ -534,6 +541,8 @@ int main(int argc, char **argv)
            "ms a step");
     for (size_t i = 0; i < sizeof operations / sizeof operations[0]; i++) {
         const struct operation *o = &operations[i];
+        if (!strstr(o->name, name))
+            continue;
         double seconds = median_s(o->run, repeats), rate = o->work / seconds * 1e-9;
         peak = i == 0 ? rate : peak;
         sum += seconds * o->per_step;
@@ -546,9 +555,11 @@ int main(int argc, char **argv)
             printf(" %8s", "");
         printf(" %10.2f\n", seconds * o->per_step * 1e3);
     }
-    printf("a step of %d tokens: %.1f ms, %.0f tokens/s; matrix products and attention %.1f ms (%.0f%% of "
-           "the peak)\n",
-           ROWS, sum * 1e3, ROWS / sum, matrix * 1e3, least / matrix * 100);
+    if (!*name)
+        printf(
+            "a step of %d tokens: %.1f ms, %.0f tokens/s; matrix products and attention %.1f ms (%.0f%% of "
+            "the peak)\n",
+            ROWS, sum * 1e3, ROWS / sum, matrix * 1e3, least / matrix * 100);
     kernels->close(&context);
     return 0;
 }

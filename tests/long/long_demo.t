@@ -50,7 +50,7 @@ ok(abs(apart["delayed"]) < 0.02 and apart["1f1b"] < 0.2, f"2bw ends {apart} nats
 
 # 200 steps of what ranks send in fewer bits, beside none; what sends a fraction of the numbers, with its error later, ends further away.
 # topk is compared with SGD: AdamW divides the few numbers by their own variance, and a run of it ends far away (zero/train/MANUAL.md).
-BANDS = {"int8": 0.01, "int4": 0.01, "qwz + qgz + hpz on 4 ranks": 0.01, "sdp4bit": 0.01, "onebit": 0.04, "powersgd": 0.04, "zerone": 0.04, "topk": 0.04}
+BANDS = {"int8": 0.01, "int4": 0.01, "qwz + qgz + hpz on 4 ranks": 0.01, "sdp4bit": 0.01, "onebit": 0.04, "powersgd": 0.01, "zerone": 0.04, "topk": 0.04}
 SGD = dict(optimizer="sgd", momentum=0.9, lr=0.1, beta2=None)
 plain = None
 for method, more in [("none", {}), *((method, {}) for method in BANDS if method != "topk"), ("none", SGD), ("topk", SGD)]:

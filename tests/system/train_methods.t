@@ -51,9 +51,9 @@ train(ranks=2, stage=1, save=saved, save_every=4, **SHAPE)
 for method, code in {"topk:0.02": 3, "powersgd:4": 0}.items():
     run = train(ranks=2, stage=1, resume=os.path.join(saved, "step-00000004"), compress=method, compress_warmup=4, **SHAPE)
     ok(run.code == code, f"{method} goes on from a plain run: exit code {code}") or note(run.err)
-plan = train(dry_run=True, ranks=2, stage=0, compress="gradients:powersgd:4", compress_warmup=3, data=None, vocab="byte", **SHAPE)
-ok(plan.code == 0 and "ranks send packed gradients:powersgd:4 after 3 steps" in plan.out, "a plan says which") or note(plan.err)
-for reason, flags in {"powersgd:RANK, topk:SHARE": dict(compress="powersgd:0"), "not KIND:METHOD": dict(compress="topk:1.5"), "not KIND": dict(compress="parameters:topk:0.1"),
+plan = train(dry_run=True, ranks=2, stage=0, compress="gradients:powersgd", compress_warmup=3, data=None, vocab="byte", **SHAPE)
+ok(plan.code == 0 and "ranks send packed gradients:powersgd after 3 steps" in plan.out, "a plan says which") or note(plan.err)
+for reason, flags in {"powersgd[:RANK], topk:SHARE": dict(compress="powersgd:0"), "not KIND:METHOD": dict(compress="topk:1.5"), "not KIND": dict(compress="parameters:topk:0.1"),
                       "a loss scale would change": dict(precision="fp16"), "whole models": dict(tp=2, ranks=4), "state is on the device": dict(offload_optimizer="cpu"),
                       "errors of earlier gradients": dict(noise_scale=0.9), "no kernels of a GPU": dict(backend="cuda"), "requires --stage 1, 2 or 3": dict(stage=0, compress="powersgd:4,parameters:int8")}.items():
     run = train(**{"ranks": 2, "stage": 1, "compress": "powersgd:4", **SHAPE, **flags})

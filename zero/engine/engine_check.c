@@ -300,8 +300,8 @@ static zr_result check_errors(const struct zr_engine_options *options)
     const float parameter = options->compression.kinds[ZR_COMPRESSED_GRADIENTS].parameter;
     switch (options->compression.kinds[ZR_COMPRESSED_GRADIENTS].method) {
     case ZR_METHOD_LOW_RANK:
-        if (!(parameter >= 1) || parameter > 65536)
-            return zr_fail(ZR_ERR_INVALID, "compression: rank %g; use 1 to 65536", (double)parameter);
+        if (!(parameter >= 0) || parameter > 65536)
+            return zr_fail(ZR_ERR_INVALID, "compression: rank %g; use 0 to 65536", (double)parameter);
         break;
     case ZR_METHOD_LARGEST:
         if (!(parameter > 0 && parameter < 1))

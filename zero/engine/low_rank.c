@@ -34,6 +34,8 @@ static size_t rank_of(const struct zr_engine *engine, const struct zr_layout_par
 {
     size_t rows = p->parameter.shape[0], columns = p->parameter.shape[1],
            rank = (size_t)engine->options.compression.kinds[ZR_COMPRESSED_GRADIENTS].parameter;
+    if (rank == 0)
+        rank = ((rows < columns ? rows : columns) + 7) / 8;
     return rank < rows && rank < columns && rank * (rows + columns) < rows * columns ? rank : 0;
 }
 

@@ -22,18 +22,18 @@ static bool pack_onebit(const float *x, size_t count, unsigned char *out)
     uint32_t words[ZR_PACK_LANES] = {0};
     for (size_t l = 0; l < ZR_PACK_LANES / VD_LANES; l++)
         lanes[l] = vd_zero();
-    for (size_t i = 0; i < ZR_PACK_BLOCK; i += ZR_PACK_LANES)
+    for (unsigned b = 0; b < ZR_PACK_BLOCK / ZR_PACK_LANES; b++, x += ZR_PACK_LANES) {
         for (size_t l = 0; l < ZR_PACK_LANES / VD_LANES; l++) {
-            vd v = vd_widen(x + i + l * VD_LANES);
+            vd v = vd_widen(x + l * VD_LANES);
             lanes[l] += v * v;
         }
+        for (size_t l = 0; l < ZR_PACK_LANES; l++)
+            words[l] |= (uint32_t)(x[l] < 0) << b;
+    }
     for (size_t l = 0; l < ZR_PACK_LANES / VD_LANES; l++)
         vd_store(sums + l * VD_LANES, lanes[l]);
     for (size_t l = 0; l < ZR_PACK_LANES; l++)
         sum += sums[l];
-    for (size_t b = 0; b < ZR_PACK_BLOCK / ZR_PACK_LANES; b++)
-        for (size_t l = 0; l < ZR_PACK_LANES; l++)
-            words[l] |= (uint32_t)(x[b * ZR_PACK_LANES + l] < 0) << b;
     bool finite = isfinite(sum);
     float scale = finite ? (float)sqrt(sum / (double)count) : zr_fp8_float_of(ZR_PACK_NAN);
     memcpy(out, &scale, sizeof scale);
@@ -166,17 +166,32 @@ static void unpack_mxfp8(const unsigned char *in, float *x)
 
 /* ---- Rotation ------------------------------------------------------------------------------------------ */
 
+/* Sums and differences of numbers that are `step`, 2 step .. apart, of `count` numbers in registers. */
+VF_INLINE void pack_rotate_by(float *x, size_t step, size_t count)
+{
+    for (size_t first = 0; first < ZR_PACK_BLOCK; first += count * step)
+        for (size_t i = first; i < first + step; i += VF_LANES) {
+            vf v[8];
+            for (size_t k = 0; k < count; k++)
+                v[k] = vf_load(x + i + k * step);
+            for (size_t half = 1; half < count; half *= 2)
+                for (size_t k = 0; k < count; k++)
+                    if ((k & half) == 0) {
+                        vf sum = v[k] + v[k + half];
+                        v[k + half] = v[k] - v[k + half];
+                        v[k] = sum;
+                    }
+            for (size_t k = 0; k < count; k++)
+                vf_store(x + i + k * step, v[k]);
+        }
+}
+
 /* The Hadamard transform of each 32 numbers that are 16 apart; twice, it multiplies by 32. It spreads a large
  * number over all 32, whose group then has a smaller scale. */
 static void pack_rotate(float *x)
 {
-    for (size_t step = ZR_PACK_LANES; step < ZR_PACK_BLOCK; step *= 2)
-        for (size_t first = 0; first < ZR_PACK_BLOCK; first += 2 * step)
-            for (size_t i = first; i < first + step; i += VF_LANES) {
-                vf a = vf_load(x + i), b = vf_load(x + i + step);
-                vf_store(x + i, a + b);
-                vf_store(x + i + step, a - b);
-            }
+    pack_rotate_by(x, ZR_PACK_LANES, 8);
+    pack_rotate_by(x, 8 * ZR_PACK_LANES, 4);
 }
 
 static bool pack_int4_rotated(const float *x, size_t count, unsigned char *out)

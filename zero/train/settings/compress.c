@@ -22,16 +22,18 @@ static const char difference[] = "difference:", activations[] = "activations", o
 /* Of --compress-tolerance. A check sends the gradients of one unit once more, plainly, so with U units checks
  * add 1 / (CHECK_STEPS x U) of a plain run's gradients. */
 enum { CHECK_STEPS = 100 };
-/* Methods of gradients, and the range of METHOD:PARAMETER. */
+/* Methods of gradients (https://arxiv.org/abs/1905.13727, https://arxiv.org/abs/1712.01887), and the range of
+ * METHOD:PARAMETER. An optional parameter that is left out is 0. */
 static const struct {
     const char *name, *parameter; /* parameter NULL: none */
     float min, max;
-    bool whole; /* a whole number */
+    bool whole, optional; /* whole: a whole number */
 } methods[ZR_METHODS_COUNT] = {
-    [ZR_METHOD_ONEBIT] = {"onebit", NULL, 0, 0, false},
-    [ZR_METHOD_LOW_RANK] = {"powersgd", "RANK", 1, 1024, true},    /* https://arxiv.org/abs/1905.13727 */
-    [ZR_METHOD_LARGEST] = {"topk", "SHARE", 1e-6f, 0.999f, false}, /* https://arxiv.org/abs/1712.01887 */
-    [ZR_METHOD_ZERONE] = {"zerone", NULL, 0, 0, false}};           /* https://arxiv.org/abs/2202.06009 */
+    [ZR_METHOD_ONEBIT] = {"onebit", NULL, 0, 0, false, true},
+    [ZR_METHOD_LOW_RANK] = {"powersgd", "RANK", 1, 1024, true, true}, /* https://arxiv.org/abs/1905.13727 */
+    [ZR_METHOD_LARGEST] = {"topk", "SHARE", 1e-6f, 0.999f, false,
+                           false},                             /* https://arxiv.org/abs/1712.01887 */
+    [ZR_METHOD_ZERONE] = {"zerone", NULL, 0, 0, false, true}}; /* https://arxiv.org/abs/2202.06009 */
 
 static int wrong(const struct zr_flag *flag, const char *word)
 {
@@ -41,9 +43,9 @@ static int wrong(const struct zr_flag *flag, const char *word)
     for (unsigned packing = ZR_PACKING_ONEBIT + 1; packing < ZR_PACKINGS_COUNT; packing++)
         zr_text_print(&text, "%s%s", text.used_bytes ? ", " : "", zr_packing_name((enum zr_packing)packing));
     for (unsigned i = ZR_METHOD_ONEBIT; i < ZR_METHODS_COUNT; i++)
-        zr_text_print(&text, "%s%s%s%s", i > ZR_METHOD_ONEBIT ? ", " : "; for gradients also ",
-                      methods[i].name, methods[i].parameter ? ":" : "",
-                      methods[i].parameter ? methods[i].parameter : "");
+        zr_text_print(&text, methods[i].optional && methods[i].parameter ? "%s%s[%s%s]" : "%s%s%s%s",
+                      i > ZR_METHOD_ONEBIT ? ", " : "; for gradients also ", methods[i].name,
+                      methods[i].parameter ? ":" : "", methods[i].parameter ? methods[i].parameter : "");
     return zr_flag_wrong(
         flag, word,
         "not KIND:METHOD; give parameters, gradients, activations or outer, and one of %.*s; or qwz, qgz, hpz, sdp4bit",
@@ -58,8 +60,10 @@ static bool store_method(struct zr_compression *out, const char *word)
         char *end = (char *)(uintptr_t)word + length;
         if (strlen(methods[i].name) != length || memcmp(methods[i].name, word, length) != 0)
             continue;
-        float number = methods[i].parameter && *end ? strtof(end + 1, &end) : 0;
-        if (*end || !(number >= methods[i].min && number <= methods[i].max) ||
+        const bool given = methods[i].parameter && *end;
+        float number = given ? strtof(end + 1, &end) : 0;
+        if (*end ||
+            ((given || !methods[i].optional) && !(number >= methods[i].min && number <= methods[i].max)) ||
             (methods[i].whole && number != (float)(unsigned)number))
             return false;
         memset(&out->kinds[ZR_COMPRESSED_GRADIENTS], 0, sizeof out->kinds[ZR_COMPRESSED_GRADIENTS]);
@@ -179,7 +183,7 @@ void zr_compress_print(struct zr_text *text, const struct zr_train_config *confi
                       method ? methods[method].name : zr_packing_name(compression->kinds[kind].packing));
         if (compression->kinds[kind].between != ZR_PACKING_ONEBIT)
             zr_text_print(text, ":%s", zr_packing_name(compression->kinds[kind].between));
-        if (methods[method].parameter)
+        if (compression->kinds[kind].parameter > 0)
             zr_text_print(text, ":%g", (double)compression->kinds[kind].parameter);
         before = ",";
     }
