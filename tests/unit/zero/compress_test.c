@@ -559,7 +559,7 @@ static int simulated_lamb(struct rig *rig, const struct setting *setting, const 
                           double fresh_correction, size_t n, size_t shard, struct simulated *all)
 {
     const struct zr_optimizer_options options = optimizer_of(setting);
-    const struct zr_optimizer *optimizer = zr_optimizer_with(&options);
+    const struct zr_optimizer *optimizer = zr_optimizer_with(&options, ZR_KEEPS_NOTHING);
     const bool signs = how->beta2 >= 1;
     double squares[2 * WORLD_MAX] = {0};
     const struct zr_tensor_sums sums = {.squares = squares, .parts = setting->world, .stride = 2};

@@ -41,7 +41,7 @@ static double relative(double got, double want)
 static double trust_of(struct tensor *t, bool frozen)
 {
     const struct zr_tensor_sums sums = {.squares = t->squares, .parts = 2, .stride = STRIDE};
-    return (double)zr_optimizer_with(&options)->trust(&options, &sums, frozen, t->numbers);
+    return (double)zr_optimizer_with(&options, ZR_KEEPS_NOTHING)->trust(&options, &sums, frozen, t->numbers);
 }
 
 /* A step of the warm-up; the sums of some are 0. */
@@ -88,7 +88,7 @@ static double frozen_step(struct tensor *t, struct model *model, double size, do
             .n = part ? N - CUT : CUT,
             .before = t->before + first,
             .slots = {t->momentum + first, t->variance + first, t->fresh + first, t->numbers}};
-        if (zr_optimizer_with(&options)->sum(&call, t->squares + STRIDE * part) != ZR_OK)
+        if (zr_optimizer_with(&options, ZR_KEEPS_NOTHING)->sum(&call, t->squares + STRIDE * part) != ZR_OK)
             return INFINITY;
     }
     error = relative(trust_of(t, true), model->coefficient * model->factor);
