@@ -197,7 +197,7 @@ struct zr_optimizer_call zr_engine_update_call(const struct zr_engine_run *run, 
         call.trust = run->prepared.row_means + index;
     if (run->before[unit % 2] && !zr_engine_moves_only(engine, update))
         call.before = run->before[unit % 2] + skip;
-    for (unsigned s = 0; s < u->optimizer->slots_count; s++)
+    for (unsigned s = 0; s < u->optimizer->slots_count - u->optimizer->kept_count; s++)
         call.slots[s] = zr_owned_slot(engine, p, &run->owned, s, skip);
     return call;
 }
