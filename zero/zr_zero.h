@@ -342,8 +342,8 @@ struct zr_kept_memory {
  * The state of an element has two more floats, the parameter of the last synchronisation and the outer
  * momentum, saved as "optimizer.anchor.NAME" and "optimizer.outer_momentum.NAME". Frozen units are not
  * exchanged. ZR_ERR_INVALID with: fp16, whose groups skip different steps; a moving average; a delayed
- * update; stashed versions; a state of tensors that the host cannot read in a host tier; a delay and an
- * offload file. */
+ * update; stashed versions; compression with errors; differences of parameters; a state of tensors that the
+ * host cannot read in a host tier; a delay and an offload file. */
 enum { ZR_OUTER_FRAGMENTS_MAX = 64 };
 struct zr_outer {
     zr_comm *comm;   /* the ranks with this rank's shards, in the order of groups; borrowed */

@@ -291,6 +291,8 @@ static zr_result check_zerone(const struct zr_engine_options *options)
         how->zerone.interval_max == 0)
         return zr_fail(ZR_ERR_INVALID, "zerone requires warmup_steps and the numbers of "
                                        "compression.zerone of at least 1");
+    if (options->optimizer.kind != ZR_OPTIMIZER_ADAMW)
+        return zr_fail(ZR_ERR_INVALID, "zerone requires AdamW, whose variance and momentum it moves");
     return check_onebit(options);
 }
 
@@ -448,6 +450,12 @@ static zr_result check_outer(const struct zr_engine_options *options)
     if (options->optimizer.average_decay > 0 || options->offload.delayed || options->stashed_versions > 0)
         return zr_fail(ZR_ERR_INVALID,
                        "outer excludes a moving average, a delayed update and stashed versions");
+    if ((options->compression.kinds[ZR_COMPRESSED_GRADIENTS].on &&
+         options->compression.kinds[ZR_COMPRESSED_GRADIENTS].method != ZR_METHOD_PACKED) ||
+        options->compression.kinds[ZR_COMPRESSED_PARAMETERS].differences)
+        return zr_fail(ZR_ERR_INVALID,
+                       "outer excludes compression with errors and differences of parameters, "
+                       "which add up; use a packing");
     if (options->kernels->executes && !options->kernels->host_visible && options->offload.optimizer)
         return zr_fail(ZR_ERR_INVALID, "outer requires state on the device with the kernels \"%s\"",
                        options->kernels->name);
