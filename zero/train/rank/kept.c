@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "alloc/base/error.h"
+#include "zero/engine/optimizer.h"
 #include "zero/train/settings/args.h"
 
 #define MIB ((size_t)1 << 20)
@@ -13,7 +14,6 @@ enum { GRANULE_BYTES = 64 << 10, LARGE_GRANULE_BYTES = 2 << 20 };
 
 const char *zr_rank_kept_words(const struct zr_train_config *config)
 {
-    const enum zr_optimizer_kind kind = config->optimizer.kind;
     const struct zr_pipeline pipeline = zr_stages_pipeline(&config->stages, NULL);
     if (config->max_restarts == 0)
         return "";
@@ -24,12 +24,11 @@ const char *zr_rank_kept_words(const struct zr_train_config *config)
            : compresses                              ? "--compress has state of its own"
            : config->stages.ranks > 1 && zr_pipeline_is_asynchronous(&pipeline)
                ? "an asynchronous pipeline has versions of the parameters"
-           : config->outer.period > 0                        ? "--outer has steps of its own"
-           : zr_train_precision(config) == ZR_PRECISION_FP16 ? "fp16 has a loss scale"
-           : config->optimizer.average_decay > 0             ? "--ema has an average"
-           : config->noise_decay > 0                         ? "--noise-scale has averages"
-           : kind == ZR_OPTIMIZER_MUON || kind == ZR_OPTIMIZER_ADAFACTOR
-               ? "the optimizer's update needs all ranks"
+           : config->outer.period > 0                          ? "--outer has steps of its own"
+           : zr_train_precision(config) == ZR_PRECISION_FP16   ? "fp16 has a loss scale"
+           : config->optimizer.average_decay > 0               ? "--ema has an average"
+           : config->noise_decay > 0                           ? "--noise-scale has averages"
+           : zr_optimizer_of(config->optimizer.kind)->prepares ? "the optimizer's update needs all ranks"
            : config->stage == 0 && zr_train_precision(config) != ZR_PRECISION_FP32 &&
                    zr_train_shards(config) > 1
                ? "--stage 0 in bf16 gathers sums in the update"
