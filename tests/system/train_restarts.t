@@ -79,7 +79,7 @@ def restarted(name, kills, **flags):
     run = Restarted(max_restarts=kills, **RUNS[name], **flags)
     good = True
     for _ in range(kills):
-        at = min(last(run.log) + draws.randrange(1, 20), FLAGS["steps"] - 20)
+        at = min(max(last(run.log), flags.get("save_every", 0)) + draws.randrange(1, 20), FLAGS["steps"] - 20)
         wait_for(lambda: run.process.poll() is not None or last(run.log) >= at)
         if run.process.poll() is None:
             good &= bool(run.kill(draws.randrange(RUNS[name]["ranks"])))
@@ -116,6 +116,19 @@ for words, flags in (("with a save", dict(save=path("saved"), save_every=10)), (
     run, _ = restarted("onebit", 1, **flags)
     ok("so a restart continues from the last save" in run.err and ("resumed after step" in run.err) == bool(flags), f"onebit {words}: the "
        "words") or note(run.err)
+
+run = train(**{**FLAGS, "steps": 1}, ranks=2, stage=1, optimizer="lamb", max_restarts=1)
+ok(run.code == 0 and "needs all ranks, so a restart continues from the last save" in run.err, "lamb: the words") or note(run.err)
+
+# A death after the last step: the successor evaluates again.
+run = Restarted(max_restarts=1, ranks=2, stage=1, eval_every=80, sample=1000)
+wait_for(lambda: last(run.log) == 80)
+run.kill(1)
+code, report = run.end()
+with open(run.log) as file:
+    validated = json.loads(file.readlines()[-1]).get("val_loss")
+ok(code == 0 and "after step 80" in run.err and report["val_loss"] == validated and validated, "a death after the last step: the loss of "
+   "its evaluation") or note(run.err)
 
 # The number of restarts ends; a rank that ends by itself is not replaced.
 run = Restarted(max_restarts=1, ranks=2)

@@ -476,14 +476,40 @@ static void show(struct loop *loop, const struct zr_step_line *line)
     write_log(loop, line);
 }
 
+static bool evaluates_after(const struct zr_train_config *config, uint64_t step)
+{
+    return config->eval_every && (step % config->eval_every == 0 || step == config->steps);
+}
+
+/* After a restart: evaluates and saves the last step, whose rank may have died before it did so. */
+static zr_result finish_step(struct loop *loop, uint64_t step)
+{
+    const struct zr_train_config *config = loop->rank.config;
+    struct step last = {.loop = loop, .number = step};
+    zr_result result = ZR_OK;
+    if (zr_local_restarts(loop->rank.local) == 0 || step == 0)
+        return ZR_OK;
+    if (evaluates_after(config, step)) {
+        result = load_batch(&last, 0); /* of a rank without a window */
+        if (result == ZR_OK)
+            result = validate(loop);
+    }
+    return result == ZR_OK && config->save_every && step % config->save_every == 0 ? save(loop, step)
+                                                                                   : result;
+}
+
 static zr_result run_steps(struct loop *loop)
 {
     const struct zr_train_config *config = loop->rank.config;
-    zr_result result = ZR_OK;
+    zr_result result;
 
     zr_history_start(&loop->history);
     zr_saves_start(&loop->saves);
     loop->agreed_step = loop->shown_step = loop->saves.resumed_step + loop->history.count;
+    result = finish_step(loop, loop->shown_step);
+    if (result != ZR_OK)
+        return result;
+    zr_history_skip(&loop->history);
     for (uint64_t step = loop->shown_step + 1; step <= config->steps && !loop->ended; step++) {
         struct zr_step_line *line = line_of(loop, step);
         struct agreed_request request = {ZR_REQUEST_NONE, 0};
@@ -493,8 +519,7 @@ static zr_result run_steps(struct loop *loop)
         zr_trace_mark(loop->rank.arena, note);
         *line = (struct zr_step_line){0};
         result = measured_step(loop, step, line, &request);
-        if (result == ZR_OK && config->eval_every &&
-            (step % config->eval_every == 0 || step == config->steps)) {
+        if (result == ZR_OK && evaluates_after(config, step)) {
             result = validate(loop);
             line->validated = true;
             line->validation_loss = loop->history.validation_loss;
@@ -603,6 +628,7 @@ static zr_result report_end(struct loop *loop)
         result = zr_rank_exchange_reports(&loop->rank, &mine);
     }
     if (result == ZR_OK && speaks(loop)) {
+        const bool stepped = loop->history.all.seconds > 0;
         struct zr_training_report run = {
             .config = config,
             .ranks = loop->rank.reports,
@@ -613,7 +639,8 @@ static zr_result report_end(struct loop *loop)
             .steps_count = loop->history.count,
             .speculative_updates = loop->history.speculative_updates,
             .rolled_back_updates = loop->history.rolled_back_updates,
-            .all_skipped = loop->history.count > 0 && !loop->history.measured,
+            .idle = loop->history.count > 0 && !stepped,
+            .all_skipped = stepped && !loop->history.measured,
             .loss = loop->history.loss,
             .step_seconds = loop->history.seconds,
             .tokens_per_second = zr_history_tokens_per_second(&loop->history),
@@ -673,7 +700,8 @@ static zr_result run(struct loop *loop, struct zr_local_world *local, unsigned r
     if (result != ZR_OK)
         return result;
     if (speaks(loop)) {
-        result = zr_saves_look_for_later(&loop->saves);
+        if (zr_local_restarts(local) == 0)
+            result = zr_saves_look_for_later(&loop->saves);
         if (result == ZR_OK)
             result = zr_log_open(&loop->log, config->log, done);
         if (result == ZR_OK)
@@ -688,7 +716,7 @@ static zr_result run(struct loop *loop, struct zr_local_world *local, unsigned r
             zr_say("--max-restarts: %s, so a restart continues from the last save",
                    zr_rank_kept_words(config));
         zr_card_say_memory(&loop->rank);
-        if (zr_local_restarts(local) > 0)
+        if (zr_local_restarts(local) > 0 && done < config->steps)
             zr_say("step %" PRIu64 " begins %.2f s after the loss of a rank", done + 1,
                    (double)zr_local_restart_ns(local) * 1e-9);
         zr_progress_start(&loop->progress, done, config->steps);

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "alloc/base/error.h"
+#include "alloc/base/option.h"
 #include "zero/engine/optimizer.h"
 #include "zero/train/settings/args.h"
 
@@ -20,8 +21,9 @@ const char *zr_rank_kept_words(const struct zr_train_config *config)
     bool compresses = false;
     for (unsigned i = 0; i < ZR_COMPRESSED_KINDS; i++)
         compresses |= config->compression.kinds[i].on;
-    return config->offload_optimizer != ZR_TIER_NONE ? "--offload-optimizer has the state elsewhere"
-           : compresses                              ? "--compress has state of its own"
+    return zr_option_get(ZR_OPTION_SERVICE) != 0       ? "zrd keeps memory beyond the end of a run"
+           : config->offload_optimizer != ZR_TIER_NONE ? "--offload-optimizer has the state elsewhere"
+           : compresses                                ? "--compress has state of its own"
            : config->stages.ranks > 1 && zr_pipeline_is_asynchronous(&pipeline)
                ? "an asynchronous pipeline has versions of the parameters"
            : config->outer.period > 0                          ? "--outer has steps of its own"

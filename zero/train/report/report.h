@@ -82,6 +82,7 @@ struct zr_training_report {
     size_t steps_count;           /* done by this process; may be fewer than requested */
     uint64_t speculative_updates; /* started before the norm was known */
     uint64_t rolled_back_updates; /* part of speculative_updates */
+    bool idle;                    /* a restart left no step to do */
     bool all_skipped;             /* fp16: all steps were skipped, so no update ran or took memory */
     const double *loss;           /* [steps_count], mean over ranks */
     const double *step_seconds;
@@ -123,7 +124,7 @@ json_t *zr_report_timeline_json(const struct zr_train_config *config, const stru
 /* Whether a step has updated parameters: only then do measured and planned numbers agree. */
 static inline bool zr_run_updated(const struct zr_training_report *run)
 {
-    return run->steps_count > 0 && !run->all_skipped;
+    return run->steps_count > 0 && !run->idle && !run->all_skipped;
 }
 /* Sum of parameters, gradients, optimizer state and masters. */
 size_t zr_report_state_bytes(const size_t by_tag_bytes[ZR_TAG_COUNT]);
