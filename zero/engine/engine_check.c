@@ -1,6 +1,6 @@
 /* engine_check.c: checks of the engine's options and of the order of its calls. A call that is invalid at one
  * stage is refused at every stage, so that a program that runs at one stage runs at all. */
-#include "zero/engine/kept.h"
+#include "zero/engine/engine.h"
 
 #include <float.h>
 #include <inttypes.h>
@@ -423,6 +423,37 @@ static zr_result check_compression(const struct zr_engine_options *options)
                : ZR_OK;
 }
 
+/* See kept.h. */
+static zr_result check_kept(const struct zr_engine_options *options)
+{
+    const struct zr_optimizer *optimizer = zr_optimizer_of(options->optimizer.kind);
+    bool compresses = false;
+    if (!options->kept)
+        return ZR_OK;
+    for (unsigned kind = 0; kind < ZR_COMPRESSED_KINDS; kind++)
+        compresses |= options->compression.kinds[kind].on;
+    if (options->kernels->executes && (!options->kernels->host_visible || !options->kept->take))
+        return zr_fail(ZR_ERR_INVALID, "kept memory is not supported by the kernels \"%s\"",
+                       options->kernels->name);
+    if (options->offload.optimizer || options->stashed_versions > 0 || options->own_norm || compresses ||
+        options->outer.period > 0)
+        return zr_fail(ZR_ERR_INVALID,
+                       "kept memory excludes offload, asynchronous pipelines, compression and outer "
+                       "steps, whose state is elsewhere");
+    if (options->precision == ZR_PRECISION_FP16)
+        return zr_fail(ZR_ERR_INVALID, "kept memory excludes fp16, whose loss scale is not kept; use bf16");
+    if (optimizer->prepares || options->optimizer.average_decay > 0)
+        return zr_fail(
+            ZR_ERR_INVALID,
+            "kept memory excludes a moving average and the optimizer %s, whose updates need all ranks",
+            optimizer->name);
+    if (options->scattered_gradients)
+        return zr_fail(ZR_ERR_INVALID, "kept memory requires contiguous gradients");
+    return options->stage == 0 && options->precision != ZR_PRECISION_FP32 && zr_comm_world(options->comm) > 1
+               ? zr_fail(ZR_ERR_INVALID, "kept memory excludes stage 0 in bf16, whose updates gather sums")
+               : ZR_OK;
+}
+
 /* What groups exclude, see struct zr_outer. */
 static zr_result check_outer(const struct zr_engine_options *options)
 {
@@ -507,7 +538,7 @@ zr_result zr_engine_check_options(const struct zr_engine_options *options)
     if (result == ZR_OK)
         result = check_compression(options);
     if (result == ZR_OK)
-        result = zr_engine_kept_check(options);
+        result = check_kept(options);
     if (result == ZR_OK)
         result = check_outer(options);
     return result == ZR_OK ? check_parameters(options) : result;

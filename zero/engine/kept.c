@@ -3,7 +3,6 @@
 
 #include <signal.h>
 #include <stdatomic.h>
-#include <string.h>
 #include <unistd.h>
 
 #include "alloc/base/fault.h"
@@ -13,20 +12,6 @@
 /* The log of a window stays in the processor's caches, and its copy reads what the update reads next. */
 enum { WINDOW_ELEMENTS = 64 << 10 };
 #define RECORD_VERSION 1
-
-/* What the update of a step needs beside gradients and state. */
-struct arguments {
-    float rate, gradient_scale, correction1, correction2;
-};
-
-struct zr_kept_record {
-    _Atomic uint64_t layout;  /* hash of what the memory contains; 0: nothing of use */
-    _Atomic uint64_t steps;   /* committed */
-    _Atomic uint64_t decided; /* the last step whose update has begun */
-    _Atomic uint64_t done;    /* position of the update of step `decided` */
-    _Atomic uint64_t logged;  /* 1 + the position whose window the log has; 0: none */
-    struct arguments arguments;
-};
 
 /* The fault site: a process that dies between two stores. */
 static void die_if_asked(void)
@@ -77,38 +62,6 @@ void zr_kept_pool_drop(const struct zr_kept_memory *kept, zr_arena *arena, void 
         zr_drop(arena, pointer_to_pool);
 }
 
-/* ---- What it excludes ---------------------------------------------------------------------------------- */
-
-zr_result zr_engine_kept_check(const struct zr_engine_options *options)
-{
-    const struct zr_optimizer *optimizer = zr_optimizer_of(options->optimizer.kind);
-    bool compresses = false;
-    if (!options->kept)
-        return ZR_OK;
-    for (unsigned kind = 0; kind < ZR_COMPRESSED_KINDS; kind++)
-        compresses |= options->compression.kinds[kind].on;
-    if (options->kernels->executes && (!options->kernels->host_visible || !options->kept->take))
-        return zr_fail(ZR_ERR_INVALID, "kept memory is not supported by the kernels \"%s\"",
-                       options->kernels->name);
-    if (options->offload.optimizer || options->stashed_versions > 0 || options->own_norm || compresses ||
-        options->outer.period > 0)
-        return zr_fail(ZR_ERR_INVALID,
-                       "kept memory excludes offload, asynchronous pipelines, compression and outer "
-                       "steps, whose state is elsewhere");
-    if (options->precision == ZR_PRECISION_FP16)
-        return zr_fail(ZR_ERR_INVALID, "kept memory excludes fp16, whose loss scale is not kept; use bf16");
-    if (optimizer->prepares || options->optimizer.average_decay > 0)
-        return zr_fail(
-            ZR_ERR_INVALID,
-            "kept memory excludes a moving average and the optimizer %s, whose updates need all ranks",
-            optimizer->name);
-    if (options->scattered_gradients)
-        return zr_fail(ZR_ERR_INVALID, "kept memory requires contiguous gradients");
-    return options->stage == 0 && options->precision != ZR_PRECISION_FP32 && zr_comm_world(options->comm) > 1
-               ? zr_fail(ZR_ERR_INVALID, "kept memory excludes stage 0 in bf16, whose updates gather sums")
-               : ZR_OK;
-}
-
 /* ---- Log and record ------------------------------------------------------------------------------------ */
 
 size_t zr_engine_kept_window(const struct zr_engine *engine)
@@ -127,7 +80,8 @@ static size_t log_bytes(const struct zr_engine *engine)
                bytes = count * sizeof(float);
         for (unsigned s = 0; s < optimizer->slots_count && !zr_engine_is_frozen(engine, u); s++)
             bytes += count < owned ? count * sizeof(float)
-                                   : zr_layout_slot_bytes(&engine->layout, u, s, engine->options.stage == 0);
+                                   : zr_layout_slot_bytes(&engine->layout, u, s,
+                                                          engine->units[u].tier->store.options.whole);
         most = bytes > most ? bytes : most;
     }
     return most;
@@ -196,17 +150,7 @@ const struct zr_action_transform zr_engine_kept_step = {
     .rules = {{ZR_ACTION_OPEN, {ZR_ACTION_DECIDE, ZR_ACTION_OPEN}},
               {ZR_ACTION_COUNT, {ZR_ACTION_COUNT, ZR_ACTION_COMMIT}}}};
 
-/* The rest of a decided step. */
-static const struct zr_action_transform rest_of_step = {.drops = true,
-                                                        .rules = {{ZR_ACTION_OPEN, {ZR_ACTION_OPEN}},
-                                                                  {ZR_ACTION_TAKE, {ZR_ACTION_TAKE}},
-                                                                  {ZR_ACTION_UPDATE, {ZR_ACTION_UPDATE}},
-                                                                  {ZR_ACTION_GIVE, {ZR_ACTION_GIVE}},
-                                                                  {ZR_ACTION_CLOSE, {ZR_ACTION_CLOSE}},
-                                                                  {ZR_ACTION_COUNT, {ZR_ACTION_COUNT}},
-                                                                  {ZR_ACTION_COMMIT, {ZR_ACTION_COMMIT}}}};
-
-static void decide(struct zr_engine *engine, const struct arguments *arguments)
+void zr_engine_kept_store(struct zr_engine *engine, const struct zr_kept_arguments *arguments)
 {
     struct zr_kept_record *record = engine->kept.record;
     record->arguments = *arguments;
@@ -220,8 +164,8 @@ static void decide(struct zr_engine *engine, const struct arguments *arguments)
 void zr_engine_kept_decide(struct zr_engine_run *run)
 {
     const struct zr_engine_update *update = &run->update;
-    decide(run->engine, &(struct arguments){update->rate, update->gradient_scale, update->correction1,
-                                            update->correction2});
+    zr_engine_kept_store(run->engine, &(struct zr_kept_arguments){update->rate, update->gradient_scale,
+                                                                  update->correction1, update->correction2});
 }
 
 void zr_engine_kept_commit(struct zr_engine *engine)
@@ -239,9 +183,8 @@ size_t zr_engine_kept_begin(const struct zr_engine *engine, size_t unit)
                                    : 0;
 }
 
-/* Copies a window's state to the log, or back. */
-static zr_result copy_window(struct zr_engine *engine, size_t unit, const struct zr_owned *owned,
-                             struct zr_overlap window, bool back)
+zr_result zr_engine_kept_copy(struct zr_engine *engine, size_t unit, const struct zr_owned *owned,
+                              struct zr_overlap window, bool back)
 {
     struct zr_compute compute = zr_engine_unit_compute(engine, unit);
     const struct zr_optimizer *optimizer = engine->layout.units[unit].optimizer;
@@ -250,9 +193,9 @@ static zr_result copy_window(struct zr_engine *engine, size_t unit, const struct
     zr_result result = ZR_OK;
     for (unsigned s = 0; s <= optimizer->slots_count && result == ZR_OK; s++) {
         bool slot = s < optimizer->slots_count;
-        size_t bytes = slot && all
-                           ? zr_layout_slot_bytes(&engine->layout, unit, s, engine->options.stage == 0)
-                           : window.count * sizeof(float);
+        size_t bytes = slot && all ? zr_layout_slot_bytes(&engine->layout, unit, s,
+                                                          engine->units[unit].tier->store.options.whole)
+                                   : window.count * sizeof(float);
         char *state = slot ? owned->slots[s] : (void *)owned->master;
         if (!state || bytes == 0)
             continue;
@@ -271,8 +214,8 @@ zr_result zr_engine_kept_log(struct zr_engine_run *run, size_t unit, size_t at, 
     struct zr_engine *engine = run->engine;
     if (!engine->kept.record)
         return ZR_OK;
-    zr_result result =
-        copy_window(engine, unit, &run->owned, (struct zr_overlap){.offset = at, .count = count}, false);
+    zr_result result = zr_engine_kept_copy(engine, unit, &run->owned,
+                                           (struct zr_overlap){.offset = at, .count = count}, false);
     die_if_asked();
     atomic_store(&engine->kept.record->logged, 1 + pack(unit, at));
     return result;
@@ -288,109 +231,15 @@ void zr_engine_kept_note(struct zr_engine *engine, size_t unit, size_t end)
     atomic_store(&record->done, whole ? pack(unit + 1, 0) : pack(unit, end));
 }
 
-/* ---- After a restart ----------------------------------------------------------------------------------- */
-
-/* What the ranks know about the step. */
-struct knowledge {
-    bool valid;
-    uint64_t least, most; /* committed steps */
-    uint64_t decided;
-    struct arguments arguments; /* of `decided` */
-};
-
-/* Combines the knowledge of the ranks of a communicator; NULL does nothing. */
-static zr_result combine(zr_comm *comm, struct knowledge *known)
+bool zr_engine_kept_logged(const struct zr_engine *engine, size_t *unit, struct zr_overlap *window)
 {
-    struct knowledge all[ZR_MAX_WORLD];
-    if (!comm)
-        return ZR_OK;
-    zr_result result = zr_comm_host_all_gather(comm, known, sizeof *known, all);
-    for (unsigned r = 0; r < zr_comm_world(comm) && result == ZR_OK; r++) {
-        known->valid &= all[r].valid;
-        known->least = all[r].least < known->least ? all[r].least : known->least;
-        known->most = all[r].most > known->most ? all[r].most : known->most;
-        if (all[r].decided > known->decided) {
-            known->decided = all[r].decided;
-            known->arguments = all[r].arguments;
-        }
-    }
-    return result;
-}
-
-static zr_result ask_all(const struct zr_engine *engine, struct knowledge *known)
-{
-    const struct zr_kept_record *record = engine->kept.record;
-    memset(known, 0, sizeof *known);
-    known->valid = atomic_load(&record->layout) == engine->kept.layout;
-    known->least = known->most = atomic_load(&record->steps);
-    known->decided = atomic_load(&record->decided);
-    known->arguments = record->arguments;
-    zr_result result = combine(engine->options.comm, known);
-    if (result == ZR_OK)
-        result = combine(engine->options.tensor, known);
-    return result == ZR_OK ? combine(engine->options.pipeline, known) : result;
-}
-
-zr_result zr_engine_kept_find(struct zr_engine *engine, bool *held)
-{
-    struct knowledge known;
-    *held = false;
-    if (!engine->kept.record)
-        return ZR_OK;
-    zr_result result = ask_all(engine, &known);
-    *held = result == ZR_OK && known.valid && known.most <= known.decided && known.decided <= known.least + 1;
-    return result;
-}
-
-/* Restores the window in the log, if its update has begun and has not ended. */
-static zr_result restore_window(struct zr_engine *engine)
-{
-    struct zr_kept_record *record = engine->kept.record;
-    uint64_t done = atomic_load(&record->done);
-    size_t unit = unit_of(done), at = at_of(done), max = zr_engine_kept_window(engine);
-    struct zr_owned owned;
-    if (atomic_load(&record->logged) != 1 + done || unit >= engine->layout.units_count)
-        return ZR_OK;
-    zr_result result = zr_engine_take_owned(engine, unit, &owned);
-    size_t count = owned.to - owned.from - at;
-    count = max > 0 && count > max ? max : count;
-    if (result == ZR_OK)
-        result = copy_window(engine, unit, &owned, (struct zr_overlap){.offset = at, .count = count}, true);
-    zr_result given = zr_engine_give_owned(engine, unit, true);
-    return result == ZR_OK ? given : result;
-}
-
-static zr_result finish_step(struct zr_engine *engine, const struct knowledge *known)
-{
-    struct zr_kept_record *record = engine->kept.record;
-    struct zr_step_report report;
-    const struct arguments *arguments = &known->arguments;
-    struct zr_engine_run run = {.engine = engine, .way = &zr_update_here, .report = &report};
-    run.update = (struct zr_engine_update){.rate = arguments->rate,
-                                           .gradient_scale = arguments->gradient_scale,
-                                           .correction1 = arguments->correction1,
-                                           .correction2 = arguments->correction2};
-    report = (struct zr_step_report){.skipped = false};
-    if (atomic_load(&record->decided) < known->decided)
-        decide(engine, arguments);
-    zr_result result = restore_window(engine);
-    if (result == ZR_OK)
-        zr_actions_derive(&engine->kept.redo, &engine->step, &rest_of_step);
-    if (result == ZR_OK)
-        result = engine->kept.redo.result;
-    if (result == ZR_OK)
-        result = zr_engine_run_list(&run, &engine->kept.redo);
-    zr_actions_drop(&engine->kept.redo);
-    return result;
-}
-
-zr_result zr_engine_kept_recover(struct zr_engine *engine)
-{
-    struct knowledge known;
-    zr_result result = ask_all(engine, &known);
-    engine->steps_done = atomic_load(&engine->kept.record->steps);
-    if (result == ZR_OK && engine->steps_done < known.decided)
-        result = finish_step(engine, &known);
-    engine->recovered = result == ZR_OK;
-    return result == ZR_OK ? zr_engine_publish(engine, engine->steps_done) : result;
+    uint64_t done = atomic_load(&engine->kept.record->done);
+    size_t max = zr_engine_kept_window(engine);
+    *unit = unit_of(done);
+    if (atomic_load(&engine->kept.record->logged) != 1 + done || *unit >= engine->layout.units_count)
+        return false;
+    window->offset = at_of(done);
+    window->count = zr_unit_owned(&engine->units[*unit]) - window->offset;
+    window->count = max > 0 && window->count > max ? max : window->count;
+    return true;
 }

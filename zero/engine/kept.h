@@ -21,8 +21,20 @@
 
 #include "zero/engine/actions.h"
 
-/* Checks which options kept memory excludes; no effect without it. */
-zr_result zr_engine_kept_check(const struct zr_engine_options *options);
+/* What the update of a step needs beside gradients and state. */
+struct zr_kept_arguments {
+    float rate, gradient_scale, correction1, correction2;
+};
+
+struct zr_kept_record {
+    _Atomic uint64_t layout;  /* hash of what the memory contains; 0: nothing of use */
+    _Atomic uint64_t steps;   /* committed */
+    _Atomic uint64_t decided; /* the last step whose update has begun */
+    _Atomic uint64_t done;    /* position of the update of step `decided` */
+    _Atomic uint64_t logged;  /* 1 + the position whose window the log has; 0: none */
+    struct zr_kept_arguments arguments;
+};
+
 /* Allocates a pool: kept memory under `name`, or a block of the arena. The message of a tag limit has the
  * name / frees it and clears the pointer. */
 struct zr_kept_pool {
@@ -37,16 +49,13 @@ void zr_kept_pool_drop(const struct zr_kept_memory *kept, zr_arena *arena, void 
 /* After the pools are allocated: allocates log and record. */
 zr_result zr_engine_kept_open(struct zr_engine *engine);
 void zr_engine_kept_close(struct zr_engine *engine);
-/* Whether all ranks hold the same step or neighbouring ones. Collective. If not, the caller initialises. */
-zr_result zr_engine_kept_find(struct zr_engine *engine, bool *held);
-/* Finishes the last decided step on all ranks and publishes the parameters. Collective. */
-zr_result zr_engine_kept_recover(struct zr_engine *engine);
 /* The contents change outside of a step, so that a process killed meanwhile leaves nothing of use. */
 void zr_engine_kept_invalidate(struct zr_engine *engine);
 
 /* Adds the actions to the list of a step. */
 extern const struct zr_action_transform zr_engine_kept_step;
 void zr_engine_kept_decide(struct zr_engine_run *run);
+void zr_engine_kept_store(struct zr_engine *engine, const struct zr_kept_arguments *arguments);
 void zr_engine_kept_commit(struct zr_engine *engine);
 /* The first element of the unit whose update is not complete / logs a window that is about to be updated /
  * notes that the elements up to `end` are updated. */
@@ -55,5 +64,17 @@ zr_result zr_engine_kept_log(struct zr_engine_run *run, size_t unit, size_t at, 
 void zr_engine_kept_note(struct zr_engine *engine, size_t unit, size_t end);
 /* Maximum elements of a window of the update; 0: no limit. */
 size_t zr_engine_kept_window(const struct zr_engine *engine);
+/* Copies a window's state to the log, or back. */
+zr_result zr_engine_kept_copy(struct zr_engine *engine, size_t unit, const struct zr_owned *owned,
+                              struct zr_overlap window, bool back);
+/* The window in the log, if its update has begun and has not ended; false: there is none. */
+bool zr_engine_kept_logged(const struct zr_engine *engine, size_t *unit, struct zr_overlap *window);
+
+/* ---- After a restart: recovery.c ---- */
+
+/* Whether all ranks hold the same step or neighbouring ones. Collective. If not, the caller initialises. */
+zr_result zr_engine_kept_find(struct zr_engine *engine, bool *held);
+/* Finishes the last decided step on all ranks and publishes the parameters. Collective. */
+zr_result zr_engine_kept_recover(struct zr_engine *engine);
 
 #endif
