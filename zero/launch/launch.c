@@ -481,7 +481,7 @@ static bool have_rejoined(struct launcher *launcher)
     return all;
 }
 
-/* Forks the missing ranks and lets the others continue, once nobody uses the control block. */
+/* Forks the missing ranks and lets the others continue, once no rank uses the control block. */
 static void restart(struct launcher *launcher)
 {
     struct zr_local_world *local = launcher->local;
