@@ -21,14 +21,14 @@ WORDS = re.compile(r'beyond the byte plan: (.*?)(\w+)\(\) for (.+?): (\d+) bytes
 # (what leaks, ranks, stage, other flags) -> (the call that is told, what it is for); the tag is that of the leak, unless
 # all tags together are at their tag limit first.
 CASES = [
-    ("more:param:0:0", 1, 0, {}, "take_pools", "tier->parameters"),
+    ("more:param:0:0", 1, 0, {}, "engine", "parameters"),
     ("more:workspace:0:0", 1, 3, {}, "open_context", "context->workspace"),
-    ("more:master:0:0", 1, 1, dict(precision="bf16"), "memory_open", "store->master"),
+    ("more:master:0:0", 1, 1, dict(precision="bf16"), "engine", "masters"),
     ("free:activation:0:2", 1, 2, {}, "take_slot|zr_activations_take_gradient", ".*"),
     ("more:checkpoint:0:2", 1, 1, dict(no_contiguous=True), "take_part", "kept->part"),
     ("free:activation:1:2", 2, 0, {}, "take_slot|zr_activations_take_gradient", ".*"),
     ("more:grad:1:2", 2, 0, {}, "zr_engine_take_sums", "state->sum_shard"),
-    ("more:optimizer:1:0", 2, 1, {}, "memory_open", "(momentum|variance)"),
+    ("more:optimizer:1:0", 2, 1, {}, "engine", "(momentum|variance)"),
     ("more:comm:0:0", 2, 1, {}, "zr_local_prepare", "comm->slots"),
     ("free:checkpoint:1:2", 2, 1, dict(recompute="full", no_contiguous=True), ".*", ".*"),
     ("free:grad:0:2", 2, 2, {}, "stage", "state->staging"),

@@ -20,6 +20,9 @@ QUIET = ({"fp16": {"enabled": True, "initial_scale_power": 6}}, dict(precision="
 LOUD = ({"fp16": {"enabled": True, "initial_scale_power": 24}}, dict(precision="fp16", loss_scale_power=24))
 ADAM = ({"optimizer": {"type": "AdamW"}}, dict(optimizer="adamw"))
 SGD = ({"optimizer": {"type": "SGD"}}, dict(optimizer="sgd", beta2=None, momentum=0))
+LAMB = ({"optimizer": {"type": "Lamb"}}, dict(optimizer="lamb", lr=1e-3, eps=1e-8))
+ONEBIT_LAMB = ({"optimizer": {"type": "OneBitLamb", "params": {"betas": [0.9, 0.5], "freeze_step": 2}}},
+               dict(optimizer="lamb", lr=1e-3, eps=1e-8, beta2=0.5, compress="gradients:onebit", compress_warmup=2))
 WARM = {"warmup_type": "linear", "warmup_num_steps": 1, "total_num_steps": 4}
 LINEAR = ({"scheduler": {"type": "WarmupDecayLR", "params": WARM}},
           dict(schedule_lr="linear", min_lr=0, warmup=1, steps=4))
@@ -60,6 +63,9 @@ EQUAL = {
     "optimizer.params.eps": (1e-3, dict(eps=1e-3), ADAM),
     "optimizer.params.weight_decay": (0.5, dict(weight_decay=0.5), ADAM),
     "optimizer.params.momentum": (0.5, dict(momentum=0.5), SGD),
+    "optimizer.params.max_coeff": (0.3, dict(trust_max=0.3), LAMB),
+    "optimizer.params.min_coeff": (0.5, dict(trust_min=0.5), LAMB),
+    "optimizer.params.coeff_beta": (0.5, dict(trust_average=0.5), ONEBIT_LAMB),
     "parameter_groups": (["wte.*:lr=0.5", "*.bias:lr=2,decay=1"], dict(group=["wte.*:lr=0.5", "*.bias:lr=2,decay=1"]), NOTHING),
     "frozen_parameters": (["wte.*", "*.bias"], dict(freeze=["wte.*", "*.bias"]), NOTHING),
     "lora": ("3:*mlp*", dict(lora="3:*mlp*"), NOTHING),
@@ -89,6 +95,7 @@ ENDS = {"fp16.min_loss_scale": 1}  # with overflow at the least scale the run en
 # Where keys that have one value stand.
 AROUND = {"fp16": QUIET, "optimizer": ADAM, "scheduler": LINEAR,
           **dict.fromkeys(("optimizer.params.dampening", "optimizer.params.nesterov"), SGD),
+          **dict.fromkeys(("optimizer.params.factor_max", "optimizer.params.factor_min", "optimizer.params.factor_threshold"), ONEBIT_LAMB),
           **{f"scheduler.params.{key}": CYCLE for key in ("cycle_momentum", "decay_lr_rate", "cycle_first_stair_count",
                                                           "cycle_second_stair_count")}}
 

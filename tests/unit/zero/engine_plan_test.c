@@ -158,7 +158,7 @@ static int rank_main(struct zr_local_world *local, unsigned rank, void *argument
     must(zr_arena_set_tag_limits(rig.arena, &plan) == ZR_OK);
     zr_engine_destroy(rig.engine);
     must(zr_engine_create(&rig.engine, &options) == ZR_ERR_TAG_LIMIT && !rig.engine);
-    must(says("take_pools() for tier->parameters: ") && says("for param"));
+    must(says("engine() for parameters: ") && says("for param"));
     must(rig_close(&rig) == 0);
     return 0;
 }
