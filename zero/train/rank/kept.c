@@ -11,8 +11,6 @@
 
 #define MIB ((size_t)1 << 20)
 
-enum { GRANULE_BYTES = 64 << 10, LARGE_GRANULE_BYTES = 2 << 20 };
-
 const char *zr_rank_kept_words(const struct zr_train_config *config)
 {
     const struct zr_pipeline pipeline = zr_stages_pipeline(&config->stages, NULL);
@@ -75,12 +73,11 @@ zr_result zr_rank_kept_open(struct zr_rank *rank)
                            : ZR_ERR_FOREIGN;
     /* Addresses for more than the pools: memory is committed block by block. */
     if (result == ZR_ERR_FOREIGN)
-        result = zr_keep_create(&rank->keep,
-                                &(struct zr_keep_options){
-                                    .name = name,
-                                    .token = token,
-                                    .bytes = 2 * pools + 64 * MIB + 16 * rank->config->steps,
-                                    .granule_bytes = pools > 64 * MIB ? LARGE_GRANULE_BYTES : GRANULE_BYTES});
+        result = zr_keep_create(
+            &rank->keep, &(struct zr_keep_options){.name = name,
+                                                   .token = token,
+                                                   .bytes = 2 * pools + 64 * MIB + 16 * rank->config->steps,
+                                                   .granule_bytes = 2 * MIB});
     if (result == ZR_OK)
         result = zr_keep_begin(rank->keep, NULL);
     rank->kept = (struct zr_kept_memory){take, rank};
