@@ -195,8 +195,8 @@ def check_descriptors():
     there += [start(like_torchrun(rank, 3, key), **asks) for rank in (1, 2)]
     in_steps(log)
     same([[holds(process.pid, kind) for kind in ("socket:", "/memfd:", "pipe:")] for process in there],
-         [[2, 1, 1], [1, 2, 1], [1, 2, 1]],
-         "a launcher holds its connections, the control block and stderr, after two that came and went")
+         [[4, 1, 1], [3, 2, 1], [3, 2, 1]],
+         "a launcher holds its connections, both ends for kept memory, the control block and stderr, after two that came and went")
     sockets = [holds(child_of(process.pid)[0], "socket:") for process in there]
     same(sockets, sockets[:1] * 3, "and no rank one of a launcher's connections")
     there[1].send_signal(signal.SIGSTOP)

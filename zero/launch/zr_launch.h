@@ -34,7 +34,8 @@ struct zr_launch_options {
      * arrives after the run cannot change its exit code. false: the caller's mask is restored. */
     bool ends_process;
     /* Restarts after the death of a rank by a signal: the launcher forks a new process for the rank, and the
-     * other ranks keep theirs. 0: the death ends the run. zr_local_launch() only; see zr_local_rejoin(). */
+     * other ranks keep theirs. 0: the death ends the run. Only for ranks that are forked here, with the
+     * local transport; see zr_local_rejoin(). */
     unsigned max_restarts;
     /* Of zr_launch() over TCP. Rank 0 accepts the others at HOST:PORT; NULL: the ranks are forked here. The
      * secret of ranks that meet there is a file's that only its owner can read; NULL: ZR_SECRET's of the

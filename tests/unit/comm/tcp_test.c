@@ -524,6 +524,13 @@ static void test_operations(unsigned world, size_t bucket_bytes, enum zr_comm_al
         zr_launch(&(struct zr_launch_options){.world = world, .rank_main = run_operations, .argument = &test},
                   ZR_CARRIER_TCP, argv),
         0, "%u ranks: every operation over TCP, buckets of %zu", world, bucket_bytes);
+    tap_is(zr_launch(&(struct zr_launch_options){.struct_bytes = sizeof(struct zr_launch_options),
+                                                 .world = 2,
+                                                 .rank_main = run_operations,
+                                                 .argument = &test,
+                                                 .max_restarts = 1},
+                     ZR_CARRIER_TCP, argv),
+           2, "no restarts over TCP");
 }
 
 int main(void)
