@@ -12,6 +12,7 @@
 #include "alloc/base/error.h"
 #include "alloc/base/fault.h"
 #include "alloc/base/system/os.h"
+#include "alloc/base/system/socket.h"
 #include "zero/launch/control.h"
 
 #define FIRST_PIECE (UINT32_MAX - 15)
@@ -138,7 +139,7 @@ void zr_local_sockets_drain(const struct zr_local_sockets *sockets)
                                      .msg_iovlen = 1,
                                      .msg_control = control.bytes,
                                      .msg_controllen = sizeof control.bytes};
-            if (recvmsg(sockets->inbox[r], &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC) < 0)
+            if (zr_receive(sockets->inbox[r], &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC) <= 0)
                 break;
             for (struct cmsghdr *part = CMSG_FIRSTHDR(&message); part; part = CMSG_NXTHDR(&message, part)) {
                 size_t bytes = part->cmsg_len - CMSG_LEN(0);
