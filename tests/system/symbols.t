@@ -151,10 +151,11 @@ ENDS = {
     "alloc/preload/usage.o": {"kill": "signal 0: does the process live?"},
     "alloc/preload/cuda/paths.o": {"_exit": "zr run --strict asked for the end"},
     "defrag/trace/live.o": {"kill": "signal 0: does the process live?"},
+    "zero/engine/kept.o": {"kill": "itself, where ZR_FAULT=kept asks for it"},
     "zero/launch/launch.o": {"kill": "ranks that the launcher has started"},
     "zero/launch/mpirun.o": {"kill": "mpirun that it has started, and itself to stop with it", "execvp": "its child becomes mpirun",
                              "_exit": "its child that could not"},
-    "zero/launch/rank.o": {"_exit": "a rank that the launcher has started ends"},
+    "zero/launch/rank.o": {"_exit": "a rank that the launcher has started ends", "kill": "wakes its launcher"},
 }
 # What a library has from archives that are not zr's. libgcc's unwinder aborts where its own tables are damaged; jemalloc
 # where its options (opt.abort, off) say so or its records are damaged, and its profiler, which is off, exits.

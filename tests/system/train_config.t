@@ -177,7 +177,7 @@ REFUSED = [
     ("zero_optimization.stag", 1), ("zero_optimization", 3), ("data_types.grad_accum_dtype", "bf16"),
     ("bf16.enabled", 1), ("fp16.loss_scale", -1), ("amp", {"enabled": True}), ("communication_data_type", "fp32"),
     ("fp16.hysteresis", 0), ("fp16.initial_scale_power", 33), ("fp16.consecutive_hysteresis", True),
-    ("optimizer.type", "Lamb"), ("optimizer.type", 7), ("optimizer.params.betas", [0.9]),
+    ("optimizer.type", "Lion"), ("optimizer.type", 7), ("optimizer.params.betas", [0.9]),
     ("optimizer.params.betas", [0.9, "x"]), ("optimizer.params.eps", 0), ("optimizer.params.momentum", 0.9),
     ("optimizer.params.lr", -1), ("optimizer.params.max_grad_norm", 1), ("optimizer.params.amsgrad", True),
     ("optimizer.params.bias_correction", False), ("scheduler.type", "LRRangeTest"), ("scheduler.params.warmup_type", "cosine"),
@@ -203,7 +203,7 @@ for key, value in REFUSED:
     line, where = lines[int(named.group(1)) - 1], named.group(2)
     ok(f'"{where.split(".")[-1]}"' in line, f"at line {named.group(1)}: {where}")
 # All problems are in one message.
-got = run({"train_batch_size": 1.5, "optimizer": {"type": "Lamb"}, "zero_optimization": {"stage": 7, "stag": 1}}, dry_run=True)
+got = run({"train_batch_size": 1.5, "optimizer": {"type": "Lion"}, "zero_optimization": {"stage": 7, "stag": 1}}, dry_run=True)
 ok(got.code == 2 and re.search(r"\Azr-train: --config '[^']*config.json': 4 problems:\n(  line \d+: \S+: .*\n){4}\Z", got.err),
    "all problems are in one message, with their lines") or note(got.err)
 for what, config in [("no optimizer type", changed(FULL, optimizer__type=None)),
