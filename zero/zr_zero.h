@@ -336,8 +336,8 @@ struct zr_kept_memory {
 /* Groups of ranks that train apart, each a run of its own on other data (DiLoCo,
  * https://arxiv.org/abs/2311.08105). Every `period` steps the outer gradient, the parameters of the last
  * synchronisation minus those of now, is averaged over the groups, and SGD with Nesterov momentum applies the
- * mean to the parameters of the last synchronisation. All groups take these on; their optimizers' states stay
- * their own. A rank exchanges the elements that it updates: at stages 1 to 3 its shard.
+ * mean to the parameters of the last synchronisation. All groups continue from these, each with its own
+ * optimizer state. A rank exchanges the elements that it updates: at stages 1 to 3 its shard.
  *
  * The state of an element has two more floats, the parameter of the last synchronisation and the outer
  * momentum, saved as "optimizer.anchor.NAME" and "optimizer.outer_momentum.NAME". Frozen units are not

@@ -16,7 +16,7 @@
 #include "alloc/service/client/wire.h"
 
 #define ANSWER_NS UINT64_C(30000000000) /* zrd asks other processes for memory first */
-#define LOOK_NS   UINT64_C(1000000000)  /* between two looks for a new zrd */
+#define LOOK_NS   UINT64_C(1000000000)  /* between two searches for a new zrd */
 
 static int own_door = -1;
 

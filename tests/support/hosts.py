@@ -40,7 +40,7 @@ def _start_second():
 
 
 def cut():
-    """Cuts the link: packets of both hosts are lost, and nobody is told. Returns why that cannot be."""
+    """Cuts the link: packets of both hosts are lost without an error. Returns the reason if that is impossible."""
     return _run("ip", "link", "set", INTERFACE, "down")
 
 

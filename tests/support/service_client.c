@@ -225,7 +225,7 @@ static const char *start_keeping(void)
                : zr_last_error();
 }
 
-/* Goes on with the segment of a dead process, whose last generation is `number`. */
+/* Continues the segment of a dead process, whose last generation is `number`. */
 static const char *go_on(uint64_t number, uint64_t token)
 {
     struct zr_keep_view view;

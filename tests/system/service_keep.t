@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Kept memory in zrd: a segment outlives its writer's kill -9, its successor goes on with the same bytes; it counts, is listed and
+"""Kept memory in zrd: a segment outlives its writer's kill -9, its successor continues with the same bytes; it counts, is listed and
 dropped; zrd is killed beside a living writer and beside a dead one; a segment that no process writes is dropped in time."""
 import json
 import sys
@@ -31,7 +31,7 @@ first.end(kill=True)
 same((shard()["written"], shard()["generation"], lent()), (False, 1, 10 * MIB), "after kill -9 of its writer it stays, and counts")
 ok("  no writer; dropped in 3" in (said := zr("keep", "list").stdout), f"as the list has it: {said.splitlines()[-1]}")
 second = Program("service:on")
-ok("and this token" in (words := second.obey("go on after 1 with 78")), f"without the token nobody opens it: {words}")
+ok("and this token" in (words := second.obey("go on after 1 with 78")), f"no process opens it without the token: {words}")
 same(second.obey("go on after 1 with 77"), "", "a successor has the same bytes, and commits")
 same((shard()["pid"], shard()["generation"], shard()["lease"]), (second.pid, 2, 2), "as the second writer")
 zrd.end(kill=True)

@@ -37,7 +37,7 @@ whole = outer("fragments of 4 bits during a step", save=saved, save_every=4, **f
 run = outer("the same", resume=os.path.join(saved, "step-00000004"), **{**flags, "stage": 1})
 same(run.losses, whole.losses[4:], "resumed, the losses of an uninterrupted run") or note(run.err[-600:])
 run = train(ranks=6, groups=3, stage=1, outer="diloco:4", compress="outer:int4", outer_fragments=2, outer_delay=1, steps=6, resume=os.path.join(saved, "step-00000004"))
-ok(run.code == 0 and "has 2 groups, this run has 3" in run.err, "three groups go on from the states of two") or note(run.err[-600:])
+ok(run.code == 0 and "has 2 groups, this run has 3" in run.err, "three groups continue from the states of two") or note(run.err[-600:])
 
 run = train(dry_run=True, params="1e6", **{**SHAPE, "steps": None, "outer": "diloco:100", "layers": None, "hidden": None, "heads": None})
 ok("1/100 of sums in each step" in run.out, "a plan prints the share of what is sent") or note(run.out[-900:])

@@ -19,7 +19,7 @@ FLAGS = dict(data=text_file(), layers=2, hidden=32, heads=2, seq=16, batch=2, se
 
 
 def free_port(host):
-    """Of this host, if nobody takes it meanwhile."""
+    """A port of this host that is free at the time of the call."""
     with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as one:
         one.bind((host.strip("[]"), 0))
         return f"{host}:{one.getsockname()[1]}"

@@ -42,7 +42,7 @@ struct zr_checkpoint {
     zr_comm *group_comm; /* all ranks with the engine's model; NULL: `comm` */
     unsigned group,
         groups; /* number of this rank's group, and of all groups; 0 groups: 1. When resuming another
-                 * number is allowed: group g goes on with the state of group g modulo theirs */
+                 * number is allowed: group g continues with the state of group g modulo theirs */
     struct zr_shape shape; /* batch and recompute are recorded, and may differ when resuming */
     uint64_t seed;
     unsigned stage;

@@ -357,7 +357,7 @@ static zr_result check_shape(const struct load *load, json_t *root, const char *
     return check_optimizer(load, root, name);
 }
 
-/* Reads the required checksum of the state: that of the group whose state this rank's group goes on with. */
+/* Reads the required checksum of the state that this rank's group continues with. */
 static zr_result read_state_entry(struct load *load, json_t *root, const char *name)
 {
     json_t *others = json_object_get(root, ZR_CHECKPOINT_GROUPS);

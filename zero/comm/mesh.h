@@ -4,8 +4,8 @@
  * tensor group holds parts of the same tensors and sees the same tokens. A ring of context ranks holds the
  * same parts and divides the tokens of each sequence. Rings see different batches; ZeRO shards and sums of
  * gradients run over all ranks of all rings with the same parts. A pipeline group holds different layers, and
- * the same batch passes through them. Groups train apart, each on a mesh of its own, and now and then
- * exchange what they have learned (zero/engine/outer.h). */
+ * the same batch passes through them. Groups train apart, each on a mesh of its own, and exchange
+ * outer gradients every few steps (zero/engine/outer.h). */
 #ifndef ZR_MESH_H
 #define ZR_MESH_H
 

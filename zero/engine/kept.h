@@ -6,8 +6,8 @@
  *   computing   The state is that of `steps` steps. After a restart the step is repeated.
  *   updating    Action DECIDE has stored the arguments of the update and then `decided`. The gradients of all
  *               ranks are reduced, since the norm is known. Before a window of elements is updated, its old
- *               state goes to the log. After a restart the window of the log is restored, and the update goes
- *               on from there with the kept gradients.
+ *               state goes to the log. After a restart the window of the log is restored, and the update
+ *               continues from there with the kept gradients.
  *   committed   Action COMMIT has advanced `steps`. The next step may overwrite the gradients.
  *
  * If a rank has decided a step, every rank can finish the step: a rank that does not know the norm takes the

@@ -1,4 +1,4 @@
-/* outer.h: groups of ranks that train apart and exchange what they have learned every few steps: DiLoCo
+/* outer.h: groups of ranks that train apart and exchange outer gradients every few steps: DiLoCo
  * (https://arxiv.org/abs/2311.08105) and Streaming DiLoCo (https://arxiv.org/abs/2501.18512). Private to
  * zero/.
  *

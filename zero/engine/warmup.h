@@ -16,7 +16,7 @@ uint64_t zr_warmup_window(float beta2);
 /* At the end of a step, before it counts: sums and compares if both are due. Collective. */
 zr_result zr_warmup_check(struct zr_engine *engine);
 /* What a checkpoint has of the warm-up; without settle_ratio: whether it has ended. / As after a load, before
- * parameters are gathered: goes on from there. */
+ * parameters are gathered: continues from there. */
 struct zr_warmup zr_warmup_get(const struct zr_engine *engine);
 void zr_warmup_resume(struct zr_engine *engine, const struct zr_warmup *saved);
 

@@ -60,11 +60,11 @@ struct zr_launch_options {
 ZR_API int zr_local_launch(const struct zr_launch_options *options);
 
 /* Restarts, with max_restarts. If a signal kills a rank, every wait of the other ranks fails with
- * ZR_ERR_PEER. Such a rank destroys its communicators and calls zr_local_rejoin(), which returns ZR_OK after
- * all surviving ranks have called it and the launcher has forked the missing ranks: all ranks then create a
- * communicator of all ranks and continue from what they have saved. ZR_ERR_PEER: the run ends; also without
- * restarts left. The run also ends if a rank does not call it within join_timeout_ns (0: 600 s). One thread
- * of the rank may call it. */
+ * ZR_ERR_PEER. The other ranks destroy their communicators and call zr_local_rejoin(), which returns ZR_OK
+ * after all surviving ranks have called it and the launcher has forked the missing ranks: all ranks then
+ * create a communicator of all ranks and continue from what they have saved. ZR_ERR_PEER: the run ends; also
+ * without restarts left. The run also ends if a rank does not call it within join_timeout_ns (0: 600 s). One
+ * thread of the rank may call it. */
 ZR_API zr_result zr_local_rejoin(struct zr_local_world *local, unsigned rank);
 /* Whether a rank was lost and zr_local_rejoin() is expected. */
 ZR_API bool zr_local_is_restarting(const struct zr_local_world *local);

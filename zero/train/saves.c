@@ -390,7 +390,7 @@ zr_result zr_saves_resume(struct zr_saves *saves)
                saves->source, origin.passed_over);
     if (origin.groups > 0 && origin.groups != saves->rank->config->groups)
         zr_say(
-            "the checkpoint has %u groups, this run has %u: group g goes on with the state of group g modulo %u",
+            "the checkpoint has %u groups, this run has %u: group g continues with the state of group g modulo %u",
             origin.groups, saves->rank->config->groups, origin.groups);
     say_other_batches(saves, &origin);
     say_other_data(saves, &origin.course);

@@ -1,4 +1,4 @@
-/* fuzz_tcp.h: hostile ranks of a run over TCP, and strangers who connect to one.
+/* fuzz_tcp.h: hostile ranks of a run over TCP, and strangers that connect to one.
  *
  * Frames: rank 0 of three sends, receives and cancels, and the other two send it frames, all as the file
  * says. Eight bytes make a step: what, which connection, and six numbers. Handshake: the first byte says
@@ -223,7 +223,7 @@ static inline void fuzz_repair(struct zr_tcp_hand *hand)
     }
 }
 
-/* Nobody gets through without the proofs. */
+/* No connection is accepted without the proofs. */
 static inline bool fuzz_handshake(const unsigned char *data, size_t bytes, zr_result *result)
 {
     static const unsigned char secret[ZR_TCP_SECRET_BYTES] = "fuzz";

@@ -59,7 +59,7 @@ static uint64_t generation_of(const uint64_t *words)
     return words[0] / 1000003;
 }
 
-/* One step: every tensor is rewritten. `whole` false: the process dies amid the data. */
+/* One step: every tensor is rewritten. `whole` false: the process dies within the data. */
 static int step(bool whole)
 {
     uint64_t generation;
@@ -148,8 +148,9 @@ static void test_deaths(void)
         deaths++;
         good = good && committed() == before && in_child(die_amid_data) == -SIGKILL && is_whole(before);
     }
-    tap_ok(good,
-           "a writer dies before every store of a commit, and amid data: the committed generation is whole");
+    tap_ok(
+        good,
+        "a writer dies before every store of a commit, and within the data: the committed generation is whole");
     tap_is(
         deaths, 9,
         "stores of a commit of three tensors: begin, three marks, three generations, one closed, the word");

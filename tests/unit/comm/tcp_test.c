@@ -371,7 +371,7 @@ static void body_killed(struct peer *peer)
         struct zr_transport_request dropped;
         t->send(t, &(struct zr_transport_message){.peer = 2, .tag = 8, .data = large, .bytes = 16}, &dropped);
     }
-    requests[2] = post(peer, false, peer->rank, 6, large, 16); /* from any: goes on */
+    requests[2] = post(peer, false, peer->rank, 6, large, 16); /* from any: continues */
     check(peer, end(peer, &requests[0]) == -1 && strstr(t->why, "rank 2 on host") && strstr(t->why, "closed"),
           "%s", t->why);
     check(peer, end(peer, &requests[1]) == -1 && strstr(t->why, "rank 2"), "%s", t->why);
@@ -545,7 +545,7 @@ int main(void)
     tap_is(meet_ranks(&(struct meeting){.body = body_cut, .world = 2, .streams = 1}), 0,
            "a message that is cancelled while it moves");
     tap_is(meet_ranks(&(struct meeting){.body = body_killed, .world = 4}), 0,
-           "a killed rank: the others go on");
+           "a killed rank: the others continue");
     tap_is(meet_ranks(&(struct meeting){.body = body_stopped, .world = 3, .heartbeat_ns = SECOND * 3 / 10}),
            0, "a stopped rank is lost after five heartbeats of 300 ms");
     tap_is(meet_ranks(&(struct meeting){.body = body_nothing, .world = 3, .before = come_first}), 0,

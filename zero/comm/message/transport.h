@@ -46,7 +46,8 @@ struct zr_transport {
     /* Leaves the run; all ranks must call it. Never called after a failure. */
     int (*close)(struct zr_transport *);
     /* Optional: sets a bit for each rank that is lost or has left, in words of 64 ranks. `ranks` has a bit
-     * for the maximum number of ranks. Operations with the other ranks go on. NULL: a lost rank ends the run.
+     * for the maximum number of ranks. Operations with the other ranks continue. NULL: a lost rank ends the
+     * run.
      */
     void (*lost)(struct zr_transport *, uint64_t *ranks);
 };

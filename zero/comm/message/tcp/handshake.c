@@ -57,7 +57,7 @@ enum zr_tcp_step zr_tcp_hand_begin(struct zr_tcp_hand *hand)
     if (hand->connects)
         return go_on(hand, BEGUN, sizeof challenge);
     if (!draw(hand->a))
-        return fail(hand, "the system gives no random numbers");
+        return fail(hand, "the system provides no random numbers");
     memcpy(challenge.nonce, hand->a, sizeof hand->a);
     say(hand, &challenge, sizeof challenge);
     return go_on(hand, CHALLENGED, sizeof(struct zr_tcp_answer));
@@ -65,7 +65,7 @@ enum zr_tcp_step zr_tcp_hand_begin(struct zr_tcp_hand *hand)
 
 static const char *greeting_problem(const struct zr_tcp_greeting *other)
 {
-    return other->magic != greeting.magic       ? "it is no rank of zr"
+    return other->magic != greeting.magic       ? "it is not a rank of zr"
            : other->version != greeting.version ? "it has another version of zr"
                                                 : NULL;
 }
@@ -78,7 +78,7 @@ static enum zr_tcp_step take_challenge(struct zr_tcp_hand *hand)
     memcpy(&challenge, hand->in, sizeof challenge);
     const char *problem = greeting_problem(&challenge.greeting);
     if (problem || !draw(hand->c))
-        return fail(hand, problem ? problem : "the system gives no random numbers");
+        return fail(hand, problem ? problem : "the system provides no random numbers");
     memcpy(hand->a, challenge.nonce, sizeof hand->a);
     memcpy(answer.nonce, hand->c, sizeof hand->c);
     prove(hand, "zr-c", false, answer.mac);

@@ -20,7 +20,7 @@ _Static_assert(SHA256_DIGEST_SIZE == ZR_TCP_MAC_BYTES && SHA256_DIGEST_SIZE == Z
 zr_result zr_tcp_secret_make(unsigned char *secret)
 {
     if (getrandom(secret, ZR_TCP_SECRET_BYTES, 0) != ZR_TCP_SECRET_BYTES)
-        return zr_fail(ZR_ERR_UNAVAILABLE, "the system gives no random numbers for the secret of the run");
+        return zr_fail(ZR_ERR_UNAVAILABLE, "the system provides no random numbers for the secret of the run");
     return ZR_OK;
 }
 
@@ -56,9 +56,10 @@ zr_result zr_tcp_secret_from_file(unsigned char *secret, const char *path)
     if (result == ZR_OK)
         result = zr_file_size(&file, &bytes);
     if (result == ZR_OK && bytes > sizeof text)
-        result = zr_fail(ZR_ERR_INVALID,
-                         "--secret-file %s is longer than %d bytes; give a file with a secret alone", path,
-                         FILE_MAX);
+        result =
+            zr_fail(ZR_ERR_INVALID,
+                    "--secret-file %s is longer than %d bytes; give a file that contains only the secret",
+                    path, FILE_MAX);
     if (result == ZR_OK)
         result = zr_file_read_at(&file, 0, text, bytes);
     if (result == ZR_OK)

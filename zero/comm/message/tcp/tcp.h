@@ -1,6 +1,6 @@
 /* tcp.h: a transport (transport.h) over TCP connections between hosts. Private to zero/comm/.
  *
- * A lost rank is an error of its own messages: those of other pairs go on. Every call may come from any
+ * A lost rank is an error of its own messages: those of other pairs continue. Every call may come from any
  * thread; a thread of the transport's own keeps the connections alive between calls. The transport belongs to
  * the process that opened it: not for use after fork(). */
 #ifndef ZR_TCP_H
