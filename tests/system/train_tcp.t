@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
 """--comm tcp: the bits of --comm local, from ranks that are forked and from ranks that meet at a rendezvous; what is refused; a lost rank."""
+import contextlib
 import json
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -19,10 +21,12 @@ FLAGS = dict(data=text_file(), layers=2, hidden=32, heads=2, seq=16, batch=2, se
 
 
 def free_port(host):
-    """A port of this host that is free at the time of the call."""
-    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as one:
-        one.bind((host.strip("[]"), 0))
-        return f"{host}:{one.getsockname()[1]}"
+    """A free port of this host, below those that the system gives to connections: none takes it before the ranks do."""
+    for port in random.sample(range(10000, 32768), 100):
+        with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as one, contextlib.suppress(OSError):
+            one.bind((host.strip("[]"), port))
+            return f"{host}:{port}"
+    return f"{host}:1"
 
 
 def start_rank(rank, ranks, where, environment=None, **flags):
