@@ -291,7 +291,7 @@ static const char *outer_conflict(const struct zr_train_config *config)
                "are of earlier steps when groups exchange them";
     if (zr_compression_keeps_errors(&config->compression) ||
         config->compression.kinds[ZR_COMPRESSED_PARAMETERS].differences)
-        return "--outer cannot be combined with --compress gradients:onebit, powersgd, topk, sdp4bit and "
+        return "--outer cannot be combined with --compress onebit, zerone, powersgd, topk, sdp4bit and "
                "parameters:difference: an exchange changes parameters without what they add up; use another packing";
     if (config->finds_strategy || config->prove || config->noise_decay > 0)
         return "--outer cannot be combined with --zero-r auto, --prove and --noise-scale; leave them out";
