@@ -46,17 +46,6 @@ static void file_release(zr_backend *backend, char *address, size_t bytes)
     zr_host_release(backend, address, bytes);
 }
 
-static zr_result file_create(zr_backend *backend, struct zr_handle *handle)
-{
-    (void)backend, (void)handle;
-    return ZR_OK;
-}
-
-static void file_destroy(zr_backend *backend, struct zr_handle *handle)
-{
-    (void)backend, (void)handle;
-}
-
 static zr_result file_map(zr_backend *backend, char *address, const struct zr_handle *handle)
 {
     const struct file_backend *file = file_of(backend);
@@ -100,8 +89,8 @@ static const struct zr_backend_ops file_ops = {
     .end = file_end,
     .reserve = file_reserve,
     .release = file_release,
-    .create = file_create,
-    .destroy = file_destroy,
+    .create = zr_host_create_nothing,
+    .destroy = zr_host_destroy_nothing,
     .map = file_map,
     .unmap = zr_host_unmap,
     .set_access = file_set_access,

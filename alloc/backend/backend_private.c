@@ -8,17 +8,6 @@
 
 #include "alloc/base/error.h"
 
-static zr_result private_create(zr_backend *backend, struct zr_handle *handle)
-{
-    (void)backend, (void)handle;
-    return ZR_OK;
-}
-
-static void private_destroy(zr_backend *backend, struct zr_handle *handle)
-{
-    (void)backend, (void)handle;
-}
-
 /* The reserved addresses are private anonymous memory already. */
 static zr_result private_map(zr_backend *backend, char *address, const struct zr_handle *handle)
 {
@@ -38,8 +27,8 @@ static const struct zr_backend_ops private_ops = {
     .end = private_end,
     .reserve = zr_host_reserve,
     .release = zr_host_release,
-    .create = private_create,
-    .destroy = private_destroy,
+    .create = zr_host_create_nothing,
+    .destroy = zr_host_destroy_nothing,
     .map = private_map,
     .unmap = zr_host_unmap,
     .set_access = zr_host_set_access,

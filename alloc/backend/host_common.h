@@ -1,4 +1,4 @@
-/* host_common.h: functions that both kinds of this machine's memory share. Private to alloc/backend/.
+/* host_common.h: functions that the kinds of this machine's memory share. Private to alloc/backend/.
  *
  * Most are operations of a backend, with the contract of struct zr_backend_ops. Any thread. */
 #ifndef ZR_HOST_COMMON_H
@@ -21,12 +21,15 @@ zr_result zr_host_addresses_error(size_t bytes, int error);
 zr_result zr_host_file(int *out);
 /* The mappings that a backend may have: from ZR_CONF, or a little less than half of vm.max_map_count. */
 size_t zr_host_vma_budget(void);
-/* The capabilities and the limit of both kinds, from the options that they share. */
+/* The capabilities and the limit of a kind, from the options that they share. */
 struct zr_capabilities zr_host_capabilities(size_t granule_bytes);
 size_t zr_host_limit(const struct zr_host_options *options, size_t granule_bytes);
 
 zr_result zr_host_reserve(zr_backend *backend, size_t bytes, char **out);
 void zr_host_release(zr_backend *backend, char *address, size_t bytes);
+/* Of a kind whose memory needs no handle. */
+zr_result zr_host_create_nothing(zr_backend *backend, struct zr_handle *handle);
+void zr_host_destroy_nothing(zr_backend *backend, struct zr_handle *handle);
 size_t zr_host_reserve_hint(zr_backend *backend, size_t limit_bytes);
 zr_result zr_host_unmap(zr_backend *backend, char *address, size_t bytes);
 zr_result zr_host_set_access(zr_backend *backend, char *address, size_t bytes);
