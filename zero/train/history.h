@@ -39,7 +39,7 @@ struct zr_history {
     bool counted;                /* the traffic of a usual step is known */
     struct zr_history_step fill; /* the last step that filled a pipeline */
     size_t fill_count;           /* steps before it */
-    uint64_t sent_bytes; /* in all steps */
+    uint64_t sent_bytes;         /* in all steps */
     uint64_t sent_elements_per_step, sent_bytes_per_step, received_bytes_per_step, driver_calls_last_step,
         host_waits_last_step;
     uint64_t host_moved_bytes_per_step, nvme_moved_bytes_per_step; /* of one step */
