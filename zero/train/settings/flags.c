@@ -168,7 +168,7 @@ const struct zr_flag zr_flags[] = {
            "reduce gradients per micro-batch, or once per step (other bits)"),
     {"compress", memory, "KIND:METHOD,..", "pack parameters, gradients, activations or outer to send", NULL,
      "none", NULL, ZR_FLAG_COMPRESS, FIELD(compression), 0, 0},
-    {"compress-warmup", memory, "N|auto", "steps without it first; auto: until the variance settles", NULL,
+    {"compress-warmup", memory, "N|auto", "steps without it; auto: by the variance", NULL,
      "0, onebit: 1 / (1 - beta2)", NULL, ZR_FLAG_STEPS, FIELD(compress_warmup), 0, 1e9},
     COUNT("zerone-variance", memory, zerone_variance, "16", 1, 1e9,
           "zerone: updates of the variance before their interval doubles"),
