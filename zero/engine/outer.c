@@ -279,8 +279,11 @@ void zr_outer_get_report(const struct zr_engine *engine, struct zr_outer_report 
     *out = (struct zr_outer_report){0};
     if (!engine->outer.units)
         return;
-    for (size_t u = 0; u < engine->layout.units_count; u++)
+    for (size_t u = 0; u < engine->layout.units_count; u++) {
         elements += engine->outer.units[u].shard;
+        zr_comm_wait(engine->options.outer.comm,
+                     engine->outer.units[u].ticket); /* else it is counted later */
+    }
     zr_comm_counters_get(engine->options.outer.comm, &counters);
     *out = (struct zr_outer_report){.merges = engine->outer.merges,
                                     .round_bytes = zr_outer_bytes(engine),

@@ -57,7 +57,7 @@ struct zr_outer_report {
     uint64_t planned_bytes; /* of the exchanges so far */
     uint64_t sent_bytes, received_bytes; /* counted by the communicator */
 };
-/* Zeros without groups. */
+/* Waits for exchanges that are under way. Zeros without groups. */
 void zr_outer_get_report(const struct zr_engine *engine, struct zr_outer_report *out);
 
 #endif
