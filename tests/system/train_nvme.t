@@ -140,12 +140,12 @@ for where in (NVME, HOSTED):
 intact = 0
 for size in (0, 200, 2000):
     log = path(f"killed-{size}.jsonl")
-    process = subprocess.Popen([ZR_TRAIN] + arguments(data=text_file(), ranks=2, precision="bf16", resume=here, log=log, **{**NVME, **PARAM, **SHAPE, "steps": 100000}),
+    process = subprocess.Popen([ZR_TRAIN] + arguments(data=text_file(), ranks=2, precision="bf16", resume=here, log=log, **{**NVME, **PARAM, **SHAPE, "steps": 100000, "seed": 11}),
                                stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
-    wait_for(lambda: os.path.exists(log) and os.path.getsize(log) >= size)
+    runs = wait_for(lambda: process.poll() is not None or os.path.exists(log) and os.path.getsize(log) >= size) and process.poll() is None
     kill_session(process)
     process.wait()
-    intact += os.listdir(FOLDER) == []
+    intact += runs and os.listdir(FOLDER) == []
 same(intact, 3, "nothing is left of processes that are killed")
 same(logged(ranks=2, precision="bf16", resume=here, stage=1, **{**SHAPE, "steps": 7}).bits, resumed[0].bits, "and the checkpoint loads")
 
