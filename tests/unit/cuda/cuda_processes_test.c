@@ -216,7 +216,7 @@ static const struct rule rules[] = {
     {"processes share a device's memory, and it survives them", "MEM cuMemGetInfo", one_account,
      ZR_CU_SUCCESS, EMULATOR_ONLY},
     {"exported memory lives as long as a process has its descriptor",
-     "VA cuMemExportToShareableHandle, cuMemRelease", survives, ZR_CU_SUCCESS, 0},
+     "VA cuMemExportToShareableHandle, cuMemRelease", survives, ZR_CU_SUCCESS, EMULATOR_ONLY},
 };
 
 int main(int count, char **arguments)
