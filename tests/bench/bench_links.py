@@ -43,7 +43,7 @@ def steps_to_loss(row, steps, target):
 
 
 def over_link(row):
-    """Medians of a step's seconds before and after the warm-up, and a rank's bytes."""
+    """A step's seconds before and after the warm-up, and a rank's bytes: medians, or means where steps are of several kinds."""
     warm = FEEDBACK.get(row, SETTLING)
     flags = {**flags_of(row, warm + GROWING.get(row, 0) + SETTLING + MEASURED), "warmup": SETTLING}
     ranks = flags.pop("ranks") // 2
@@ -51,8 +51,9 @@ def over_link(row):
     if run.code:
         raise SystemExit(f"{row}: {run.err}")
     seconds = run.report["step_seconds"]
-    after = (statistics.mean if row in GROWING else statistics.median)(seconds[-MEASURED:])
-    return (statistics.median(seconds[SETTLING:warm]) if row in FEEDBACK else after), after, run.report["ranks"][0]["sent_bytes_per_step"]
+    usual = statistics.mean if row in GROWING else statistics.median
+    after = usual(seconds[-MEASURED:])
+    return (usual(seconds[SETTLING:warm]) if row in FEEDBACK else after), after, run.report["ranks"][0]["sent_bytes_per_step"]
 
 
 def seconds_to_loss(row, steps, timed):
