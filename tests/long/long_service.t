@@ -30,10 +30,10 @@ def heard(speaker):
 def check_gibibyte():
     zrd = Zrd("--capacity", GIB + 64 * MIB)
     idle, wants = Program(), Speaker()
-    idle.obey("take 1024")
-    idle.obey("give")
+    idle.command("take 1024")
+    idle.command("give")
     answer, seconds = timed(wants, GIB)
-    same((answer, idle.obey("take 8"), idle.end()), ("granted", "", 0), f"1 GiB that is idle comes back in {seconds * 1e3:.0f} ms (50 on a machine that does nothing else), from who goes on")
+    same((answer, idle.command("take 8"), idle.end()), ("granted", "", 0), f"1 GiB that is idle comes back in {seconds * 1e3:.0f} ms (50 on a machine that does nothing else), from a client that goes on")
     wants.close()
     zrd.end()
     zrd = Zrd("--capacity", GIB + 64 * MIB, "--within", 1000)

@@ -1,6 +1,6 @@
 """A program with an arena whose blocks are known: 10 of 4 MiB as param, 5 as grad, 10 as activation of which every other
 is freed again, 16 of 512 KiB as workspace of which every other is, 3 of 1 MiB as param. It prints its blocks as JSON, then
-obeys lines."""
+runs lines."""
 import ctypes
 import json
 import os

@@ -238,7 +238,7 @@ static const char *go_on(uint64_t number, uint64_t token)
     return step();
 }
 
-static const char *obey(const char *order)
+static const char *run_command(const char *order)
 {
     unsigned long long number = 0, second = 0;
     if (sscanf(order, "take %llu", &number) == 1)
@@ -287,7 +287,7 @@ int main(int argc, char **argv)
     fflush(stdout);
     while (!words && fgets(line, sizeof line, stdin)) {
         line[strcspn(line, "\n")] = '\0';
-        const char *failed = obey(line);
+        const char *failed = run_command(line);
         printf("%s %s\n", failed ? "no" : "ok", failed ? failed : "");
         fflush(stdout);
     }

@@ -58,7 +58,7 @@ def soak(kind, seconds):
         zrd, bad = play(zrd, clients, draws, counts, 300 if kind == "host" else 60)
     same(bad, [], f"{kind}: {counts['rounds']} rounds, {counts['deaths']} clients killed, {counts['restarts']} times zrd: all is accounted for")
     ok(counts["rounds"] > 2 and counts["deaths"] > 0 and counts["restarts"] > 0, "and there was something to see")
-    same([client.obey("look") + client.obey("give") + client.obey("trim") for client in clients], [""] * len(clients),
+    same([client.command("look") + client.command("give") + client.command("trim") for client in clients], [""] * len(clients),
          "no byte was changed by another")
     settles(lambda: same(lent(), 0, "at the end all is back"))
     same([client.end() for client in clients], [0] * len(clients), "they end well")
@@ -168,7 +168,7 @@ class Rough:
             self.bad.append(f"zrd has ended: {self.zrd.process.returncode}")
             self.restart()
 
-    def obey(self, order=None):
+    def command(self, order=None):
         """All say what they were told, or are told now; those that have lost their leases or their lives are not clients any more."""
         for client in self.clients if order else ():
             with contextlib.suppress(BrokenPipeError):
@@ -203,8 +203,8 @@ class Rough:
             self.look()
         time.sleep(self.draws.choice((0, 0, 0, 4)))
         self.mend()
-        self.obey()
-        self.obey("take 1")
+        self.command()
+        self.command("take 1")
         if not wait_for(lambda: {one["pid"] for one in (status() or {"clients": []})["clients"]} == {client.pid for client in self.clients}):
             self.bad.append(f"zrd's clients are not those that live: {status()}")
         now = self.look()
@@ -215,7 +215,7 @@ class Rough:
         self.bad += [f"{one} takes more than it holds" for one in now["clients"] if one["resident_bytes"] > one["held_bytes"]]
         for client in self.clients:
             for order in ("look", "give", "trim"):
-                words = client.obey(order)
+                words = client.command(order)
                 self.bad += [f"{order}: {words}"] if words else []
         self.bad += [] if wait_for(lambda: (status() or {"lent_bytes": -1})["lent_bytes"] == 0) else [f"some is lent still: {status()}"]
         with open(self.log, encoding="utf-8") as file:

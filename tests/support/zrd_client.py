@@ -1,4 +1,4 @@
-"""zrd_client.py: zrd and its clients for the test scripts: programs that obey, and a client in Python that speaks the
+"""zrd_client.py: zrd and its clients for the test scripts: programs that run commands, and a client in Python that speaks the
 protocol of alloc/service/client/protocol.h by itself, well or badly."""
 import array
 import atexit
@@ -103,7 +103,7 @@ class Zrd:
 
 
 class Program:
-    """A program on zr's arena that obeys: tests/support/service_client.c."""
+    """A program on zr's arena that runs commands: tests/support/service_client.c."""
 
     def __init__(self, conf="service:required", **environment):
         self.process = subprocess.Popen([CLIENT, *on_device()[1:]], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
@@ -120,7 +120,7 @@ class Program:
         line = self.process.stdout.readline()
         return line[3:].strip() if line[:3] in ("ok ", "no ") else f"it has ended: {line!r}"
 
-    def obey(self, order):
+    def command(self, order):
         self.say(order)
         return self.hear()
 

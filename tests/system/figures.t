@@ -58,7 +58,7 @@ class Program:
         atexit.register(self.process.kill)
         self.pid, self.first = self.process.pid, self.process.stdout.readline()
 
-    def obey(self, line):
+    def command(self, line):
         self.process.stdin.write(line + "\n")
         self.process.stdin.flush()
         assert self.process.stdout.readline() == "done\n"
@@ -94,7 +94,7 @@ def of_page(file):
 def test_same_figures():
     program = Program(PYTHON, "tests/support/live_program.py", LIBRARY)
     zr("record", program.pid, "start", "--arena", 0, "-o", path("run.zrt"))
-    program.obey("kept += [take(large, 3 * MIB + 5, ACTIVATION) for _ in range(4)]; give(large, kept.pop(0)); give(large, kept.pop(-2))")
+    program.command("kept += [take(large, 3 * MIB + 5, ACTIVATION) for _ in range(4)]; give(large, kept.pop(0)); give(large, kept.pop(-2))")
     ps, top = (wait_for(lambda: (found := json.loads(zr(*words, program.pid, "--json"))["processes"]) and of_arena(found[0])) for words in (["ps"], ["top", "--once"]))
     zr("snapshot", program.pid, "--arena", 0, "-o", path("now.zrt"))
     zr("record", program.pid, "stop", "--arena", 0)
@@ -111,7 +111,7 @@ def test_same_figures():
         same(of_page(file), ps, f"and the page of {words}")
     attach = subprocess.Popen([ZR, "attach", str(program.pid), "-o", path("all.zrt")], env=ENVIRONMENT, stderr=subprocess.DEVNULL)
     wait_for(lambda: os.path.exists(path("all-large.zrt")) and os.path.exists(path("all-small.zrt")))
-    program.obey("third = arena(b'third'); take(third, 5 * MIB, GRAD)")
+    program.command("third = arena(b'third'); take(third, 5 * MIB, GRAD)")
     ok(wait_for(lambda: os.path.exists(path("all-third.zrt"))), "zr attach records an arena that comes meanwhile")
     attach.send_signal(signal.SIGINT)
     same((attach.wait(timeout=HANG), of_file(path("all-third.zrt"))["live_bytes"]), (0, 5 * MIB), "with its blocks")
@@ -145,7 +145,7 @@ def rows(part, name):
 
 def test_host_ledger():
     program = Program(PYTHON, "tests/support/live_program.py", LIBRARY)
-    program.obey("import ctypes; ctypes.memset(kept[0][0], 1, 4 * MIB); beside = bytearray(b'x') * (40 * MIB)")
+    program.command("import ctypes; ctypes.memset(kept[0][0], 1, 4 * MIB); beside = bytearray(b'x') * (40 * MIB)")
 
     def check():
         got = ledger(program.pid)["host"]

@@ -89,7 +89,7 @@ def own(data):
 
 def check(words, *command, parses=False, codes=(0,)):
     run = zr(*command)
-    # A terminal obeys what is below a blank, and C1: nobody but zr writes these.
+    # A terminal acts on what is below a blank, and C1: only zr writes these.
     shown = run.stdout.decode("utf-8", "replace")
     good = run.returncode in codes and not re.search(r"[\x00-\x08\x0b-\x1f\x7f\x80-\x9f]", shown)
     if good and parses:

@@ -23,7 +23,7 @@ FOLDER_OF = os.path.join(RUNTIME, "zr")
 ENVIRONMENT = {**os.environ, "XDG_RUNTIME_DIR": RUNTIME, "TMPDIR": FILES}
 PYTHON = "/usr/bin/python3"
 HELD = 96 << 20
-# Says that it is there, then obeys lines: what a program does beside.
+# Says that it is there, then runs lines: what a program does beside.
 BODY = """
 import os, sys
 held = bytearray(%d)
@@ -53,7 +53,7 @@ def zr(*words, **settings):
 
 
 class Program:
-    """A python3 under zr run that holds 96 MiB and obeys."""
+    """A python3 under zr run that holds 96 MiB and runs lines."""
 
     def __init__(self, conf="", held=HELD, env=None, command=None):
         self.process = subprocess.Popen(command or [ZR, "run", "--", PYTHON, "-c", BODY % held], stdin=subprocess.PIPE,
@@ -61,7 +61,7 @@ class Program:
         self.pid = self.process.pid
         assert self.process.stdout.readline() == "there\n"
 
-    def obey(self, line):
+    def command(self, line):
         self.process.stdin.write(line + "\n")
         self.process.stdin.flush()
         return self.process.stdout.readline() == "done\n"
@@ -150,7 +150,7 @@ same(arenas["large"]["live_bytes"], sum(tag["live_bytes"] for tag in arenas["lar
 settles(lambda: same([(name, stat.S_IMODE(os.stat(os.path.join(FOLDER_OF, name)).st_mode)) for name in left()],
                      [(f"{program.pid}.live", 0o600), (f"{program.pid}.sock", 0o600)], "its file and its socket are its user's alone"))
 same(stat.S_IMODE(os.stat(FOLDER_OF).st_mode), 0o700, "in a folder that is, too")
-program.obey("more = bytearray(64 << 20)")
+program.command("more = bytearray(64 << 20)")
 
 
 def check_growth():
@@ -178,10 +178,10 @@ same([peak[key] for key in ("live_bytes", "reserved_bytes", "stranded_bytes")], 
 same(json.loads(zr("stats", snapshot, "--json").stdout)["moments"]["now"], now, "as a snapshot has them")
 got = json.loads(zr("why", large, "--size", HELD, "--capacity", arena["reserved_bytes"], "--json").stdout)
 ok(got["verdict"] == "shortage" and got["free_bytes"] < HELD, "zr why PID says whether a request would fit") or note(got)
-program.obey("import threading, time; kept = []; grow = lambda: [kept.append(bytearray(40000)) or time.sleep(1e-4) for _ in iter(lambda: go, [])]")
-program.obey("go = [1]; growing = threading.Thread(target=grow); growing.start()")
+program.command("import threading, time; kept = []; grow = lambda: [kept.append(bytearray(40000)) or time.sleep(1e-4) for _ in iter(lambda: go, [])]")
+program.command("go = [1]; growing = threading.Thread(target=grow); growing.start()")
 growing = [json.loads(zr("stats", large, "--json").stdout)["moments"] for _ in range(5)]
-program.obey("go.clear(); growing.join(); del kept")
+program.command("go.clear(); growing.join(); del kept")
 ok(all(one["now"]["live_bytes"] <= one["peak"]["live_bytes"] for one in growing) and growing[0]["now"]["live_bytes"] < growing[-1]["now"]["live_bytes"],
    "of one that grows, no peak is below what it holds")
 same([zr("stats", one).returncode for one in (1, 999999999, 0)], [1, 1, 3], "a process that shows nothing, and numbers of none")
@@ -195,7 +195,7 @@ same([name for name in left() if "input" in name], [], "nothing is left of it")
 attaching = subprocess.Popen([ZR, "attach", str(program.pid), "--arena", "0", "-o", attached], env=ENVIRONMENT)
 wait_for(lambda: os.path.exists(attached))
 for _ in range(50):
-    program.obey("x = [bytearray(1 << 20) for _ in range(8)]; del x")
+    program.command("x = [bytearray(1 << 20) for _ in range(8)]; del x")
 ok("attached" in zr("attach", program.pid, "-o", path("second.zrt")).stderr, "a second one to attach is told so")
 attaching.send_signal(signal.SIGINT)
 same((attaching.wait(timeout=HANG), is_trace(attached, 100)), (0, True), "zr attach until a signal")
@@ -212,7 +212,7 @@ cut = [path("cut-large.zrt"), path("cut-small.zrt")]
 before = json.loads(zr("stats", f"{program.pid}/1", "--json").stdout)["moments"]["now"]["live_bytes"]
 killed = subprocess.Popen([ZR, "attach", str(program.pid), "-o", path("cut.zrt")], env=ENVIRONMENT)
 wait_for(lambda: all(map(os.path.exists, cut)))
-program.obey("objects = [bytearray(1000) for _ in range(20000)]; del objects")
+program.command("objects = [bytearray(1000) for _ in range(20000)]; del objects")
 killed.kill()
 killed.wait()
 ok(wait_for(lambda: all(is_trace(one, 1) for one in cut)), "a zr attach that is killed ends the records")
@@ -285,7 +285,7 @@ beside = subprocess.Popen([ZR, "attach", str(program.pid), "--arena", "0", "-o",
 wait_for(lambda: os.path.exists(path("beside.zrt")))
 settles(check_crowd)
 there = crowd()
-ok(program.obey("y = bytearray(1 << 20)"), "silent askers do not hold up the program")
+ok(program.command("y = bytearray(1 << 20)"), "silent askers do not hold up the program")
 for one in there:
     one.close()
 same((ask(program.pid, b"sta", shut=False), beside.poll()), (b"", None), "one that says half a line is closed; an attached one is not")
@@ -349,13 +349,13 @@ ok(not os.path.exists(stale), "a number that has another process now is cleaned"
 os.unlink(os.path.join(FOLDER_OF, "3.live")), os.unlink(os.path.join(FOLDER_OF, "4.live"))
 
 # ---- fork, exec, descriptors
-program.obey("pid = os.fork() or ([bytearray(3 << 20) for _ in range(9)], __import__('time').sleep(1e4))")
+program.command("pid = os.fork() or ([bytearray(3 << 20) for _ in range(9)], __import__('time').sleep(1e4))")
 ok(wait_for(lambda: len(now := shown()) == 2 and program.pid in now), "a child is shown beside its parent")
-program.obey("os.kill(pid, 9); os.waitpid(pid, 0)")
+program.command("os.kill(pid, 9); os.waitpid(pid, 0)")
 settles(lambda: same(list(shown()), [program.pid], "until it is killed; the parent stays"))
-program.obey("os.closerange(3, 4096)")
-program.obey("import socket; mine = socket.socket(); mine.bind(('127.0.0.1', 0)); mine.listen()")
-ok(program.obey("w = bytearray(1 << 20)"), "a program that closes all descriptors goes on")
+program.command("os.closerange(3, 4096)")
+program.command("import socket; mine = socket.socket(); mine.bind(('127.0.0.1', 0)); mine.listen()")
+ok(program.command("w = bytearray(1 << 20)"), "a program that closes all descriptors goes on")
 settles(lambda: same(shown(), {}, "and is shown no more"))
 program.kill()
 program = Program()
@@ -385,12 +385,12 @@ def asking(*words):
 
 
 program = Program(held=4 << 20)
-program.obey("kept = []")
+program.command("kept = []")
 settles(lambda: same((shown(), left(), threads(program), program.pid in listed()), ({}, [], 1, True), "a small process shows no figures, has one thread, and is listed"))
 for _ in range(5):  # it is given 3 s, which a busy machine may take from it
     run = asking("snapshot", program.pid, "--arena", "small", "-o", path("small.zrt"))
     for _ in range(20):
-        program.obey("kept.append(bytearray(1 << 20))")
+        program.command("kept.append(bytearray(1 << 20))")
         time.sleep(0.01)
     words = run.communicate(timeout=HANG)[1]
     if "did not take memory" not in words:
@@ -407,7 +407,7 @@ program = Program(command=["/bin/sh", "-c", '"$@"; exit $?', "sh", PYTHON, "-c",
 for _ in range(5):
     run = asking("snapshot", program.pid, "-o", path("small.zrt"))  # of the shell
     while run.poll() is None:
-        program.obey("zr.zr_arena_get_stats(arena, stats)")
+        program.command("zr.zr_arena_get_stats(arena, stats)")
         time.sleep(0.01)
     words = run.communicate(timeout=HANG)[1]
     if run.returncode == 0:

@@ -40,8 +40,8 @@ def check_alone():
         got = Program("service:required")
         ok("zr service start" in got.words, f"{left}: who requires it is refused, with the way out: {got.words}")
         same(got.end(), 4, "and ends")
-        alone = Program("service:on")
-        same((alone.words, alone.obey("take 5"), alone.end()), ("", "", 0), "who would like it goes on alone")
+        lone = Program("service:on")
+        same((lone.words, lone.command("take 5"), lone.end()), ("", "", 0), "a client that would like zrd goes on without it")
         got = zr("status")
         ok(got.returncode == 1 and "zr service start" in got.stderr, f"status: {got.stderr.strip()}")
         got = train(environment=ENVIRONMENT)
@@ -62,7 +62,7 @@ def check_alone():
     same(zr("start").returncode, 0, "a second start finds the first")
     late = Program("service:on")
     same(zr("stop").returncode, 0, "zr service stop")
-    same(late.obey("take 3"), "", "its client goes on")
+    same(late.command("take 3"), "", "its client goes on")
     zrd = Zrd()
     ok(wait_for(lambda: row(late.pid) and row(late.pid)["held_bytes"] >= 3 * MIB), "and is counted by the next zrd")
     late.end()
@@ -74,7 +74,7 @@ def check_folder():
     """The folder of the socket, or the socket, is removed: one zrd lends one capacity, and makes its socket again."""
     folder = os.path.dirname(SOCKET)
     zrd, client, other = Zrd("--capacity", 64 * MIB), Program(), Program()
-    same((client.obey("take 40"), zr("limit", "--group", "red", "--hard", "30MiB").returncode), ("", 0), "a client has 40 of 64 MiB, and a limit is set")
+    same((client.command("take 40"), zr("limit", "--group", "red", "--hard", "30MiB").returncode), ("", 0), "a client has 40 of 64 MiB, and a limit is set")
     for what, remove in (("folder", lambda: shutil.rmtree(folder)), ("socket", lambda: os.unlink(SOCKET))):
         os.kill(zrd.pid, signal.SIGSTOP)
         remove()
@@ -84,13 +84,13 @@ def check_folder():
         got = zr("start", "--capacity", "64MiB")
         ok(got.returncode == 0 and f"as process {zrd.pid}" in got.stderr, f"so does a start: {got.stderr.strip()}")
         ok(wait_for(lambda: os.path.exists(SOCKET)), "the socket is made again")
-        ok("zrd has " in other.obey("take 30") and lent() == 40 * MIB, "and no more than the capacity is lent")
+        ok("zrd has " in other.command("take 30") and lent() == 40 * MIB, "and no more than the capacity is lent")
         ok("the socket was removed" in zrd.words(), "the log says so")
         same(stat.S_IMODE(os.stat(SOCKET).st_mode), 0o600, "and the socket is its user's alone")
     with open(SOCKET + ".limits", encoding="utf-8") as file:
         ok("group 31457280 0 1 red" in file.read(), "and the limits are written there again")
     shutil.rmtree(folder)
-    same((zr("stop").returncode, zrd.process.wait(timeout=HANG), client.obey("look")), (0, 0, ""), "stop ends a zrd without a folder, and its client goes on")
+    same((zr("stop").returncode, zrd.process.wait(timeout=HANG), client.command("look")), (0, 0, ""), "stop ends a zrd without a folder, and its client goes on")
     zrd.process.stderr.close()
     zrd = Zrd("--capacity", 64 * MIB)
     ok(wait_for(lambda: lent() == 40 * MIB), "and is a client of the next one")
@@ -129,8 +129,8 @@ def check_release():
     other.bind(SOCKET)
     other.listen(64)
     threading.Thread(target=serve, daemon=True).start()
-    alone, required = Program("service:on"), Program("service:required")
-    same((alone.words, alone.obey("take 5"), required.end()), ("", "", 4), "another release's zrd: who would like it goes on alone, who requires it ends")
+    lone, required = Program("service:on"), Program("service:required")
+    same((lone.words, lone.command("take 5"), required.end()), ("", "", 4), "another release's zrd: a client that would like it goes on without it, one that requires it ends")
     words = {"a client": required.words, "zr-train": train(environment=ENVIRONMENT).err,
              **{name: got.stderr for name, got in (("status", zr("status")), ("start", zr("start")), ("run --service", run_python("pass", "--service", ZR_CONF="")))}}
     for who, said in words.items():
@@ -138,8 +138,8 @@ def check_release():
     other.shutdown(socket.SHUT_RDWR)
     other.close()
     zrd = Zrd()
-    ok(wait_for(lambda: row(alone.pid) and row(alone.pid)["held_bytes"] >= 5 * MIB), "who went on alone is a client of the zrd that comes after it")
-    same((alone.obey("look"), alone.end(), zrd.end()), ("", 0, 0), "and has lost nothing")
+    ok(wait_for(lambda: row(lone.pid) and row(lone.pid)["held_bytes"] >= 5 * MIB), "it is a client of the zrd that comes after it")
+    same((lone.command("look"), lone.end(), zrd.end()), ("", 0, 0), "and has lost nothing")
 
 
 def check_random(kind, count, rounds, churn):
@@ -171,14 +171,14 @@ def check_random(kind, count, rounds, churn):
         settles(check_sums)
         note(f"{now['lent_bytes'] / MIB:.0f} MiB lent, {sum(one['messages'] for one in now['clients'])} messages")
     ok(now["lent_bytes"] <= CAPACITY, "within the capacity")
-    same([client.obey("give") + client.obey("trim") for client in clients], [""] * len(clients), "all is given back, unharmed")
+    same([client.command("give") + client.command("trim") for client in clients], [""] * len(clients), "all is given back, unharmed")
     settles(lambda: same(lent(), 0, "none is lost and none there twice"))
     same([client.end() for client in clients], [0] * len(clients), "they end well")
     same(zrd.end(), 0, "and so does zrd")
     if kind == "cuda": # whose account counts what any process holds
         use(kind, ZR_EMULATOR_MEMORY=str(CAPACITY))
         zrd, client = Zrd("--capacity", CAPACITY), Program()
-        same(client.obey(f"take {CAPACITY // MIB}"), "", "all of the device is there")
+        same(client.command(f"take {CAPACITY // MIB}"), "", "all of the device is there")
         client.end()
         zrd.end()
         use(kind)
@@ -186,12 +186,12 @@ def check_random(kind, count, rounds, churn):
 
 def check_steady(zrd):
     client = Program()
-    client.obey("take 20")
-    client.obey("give")
+    client.command("take 20")
+    client.command("give")
     before = row(client.pid)["messages"]
     for _ in range(50):
-        client.obey("take 20")
-        client.obey("give")
+        client.command("take 20")
+        client.command("give")
     more = row(client.pid)["messages"] - before
     ok(more <= 1, f"memory that comes and goes within the arena makes no message: {more} in 50 rounds, where one may have been on its way")
     same(client.end(kill=True) < 0 and wait_for(lambda: lent() == 0), True, "kill -9 of a client returns all")
@@ -200,31 +200,31 @@ def check_steady(zrd):
 
 def check_fork():
     parent = Program()
-    same(parent.obey("take 8") + parent.obey("take 4"), "", "a client")
-    same(parent.obey("fork") + parent.obey("take 6"), "", "its child sees what it has inherited, and takes its own")
+    same(parent.command("take 8") + parent.command("take 4"), "", "a client")
+    same(parent.command("fork") + parent.command("take 6"), "", "its child sees what it has inherited, and takes its own")
     settles(lambda: same(sorted(one["held_bytes"] // MIB for one in status()["clients"]), [6, 12], "each holds its own"))
     os.kill(parent.pid, 9)
     ok(wait_for(lambda: (row(parent.pid) or {}).get("left")), "the parent is killed: its memory counts while the child maps it")
-    same(parent.obey("take 4"), "", "the child goes on")
+    same(parent.command("take 4"), "", "the child goes on")
     parent.end()
     ok(wait_for(lambda: lent() == 0), "and with the child's end all is back")
 
 
 def check_quotas():
     client = Program(ZR_GROUP="blue")
-    same(client.obey("take 40"), "", "a client of a group")
+    same(client.command("take 40"), "", "a client of a group")
     got = zr("limit", "--pid", client.pid, "--hard", "16MiB")
     ok(got.returncode == 0 and "more than the 16.0 MiB" in got.stderr, f"a quota below what is held: {got.stderr.strip()}")
-    words = client.obey("take 40")
+    words = client.command("take 40")
     ok("hard quota of 16.0 MiB" in words and "--pid" in words, f"it gets no more: {words:.250}")
-    same(client.obey("look"), "", "and keeps what it has")
+    same(client.command("look"), "", "and keeps what it has")
     got = zr("limit", "--capacity", "8MiB")
     ok(got.returncode == 0 and "all together holds" in got.stderr, f"a capacity below what is held: {got.stderr.strip()}")
-    same((zr("limit", "--capacity", CAPACITY).returncode, client.obey("look")), (0, ""), "nothing is lost")
+    same((zr("limit", "--capacity", CAPACITY).returncode, client.command("look")), (0, ""), "nothing is lost")
     zr("limit", "--pid", client.pid, "--hard", 0)
     zr("limit", "--group", "blue", "--hard", "60MiB")
-    ok("group blue" in client.obey("take 40"), "a group's quota")
-    same(client.obey("take 10"), "", "up to which there is room")
+    ok("group blue" in client.command("take 40"), "a group's quota")
+    same(client.command("take 10"), "", "up to which there is room")
     refused = [("--pid", 1, "--hard", 5), ("--group", "blue", "--hard", 5, "--soft", 6), ("--hard", 5), (),
                ("--group", "blue", "--shares", 0), ("--pid", client.pid, "--shares", 2), ("--capacity", 0),
                ("--group", "g" * 48, "--hard", 1)]
@@ -241,7 +241,7 @@ def check_limits_kept():
     """Quotas stand in a file for the next zrd; one that is damaged is set aside, and a full disk said."""
     zrd = Zrd("--capacity", CAPACITY)
     client = Program(ZR_GROUP="red one")
-    client.obey("take 8")
+    client.command("take 8")
     for words in (("--group", "red one", "--hard", "60MiB", "--shares", 3), ("--group", "gone", "--soft", "1MiB"), ("--group", "two words", "--hard", 1), ("--pid", client.pid, "--hard", "20MiB"),
                   ("--capacity", "200MiB"), ("--group", "gone", "--soft", 0)):
         same(zr("limit", *words).returncode, 0, f"limit {' '.join(map(str, words))}")
@@ -254,7 +254,7 @@ def check_limits_kept():
     ok(wait_for(lambda: row(client.pid)), "a new zrd")
     now = wait_for(lambda: row(client.pid))
     settles(lambda: same((status()["capacity_bytes"], now["hard_bytes"], now["shares"]), (200 * MIB, 20 * MIB, 3), "has the capacity, a process's quota and a group's shares"))
-    ok("hard quota of 20.0 MiB" in client.obey("take 30"), "which hold")
+    ok("hard quota of 20.0 MiB" in client.command("take 30"), "which hold")
     client.end()
     zrd.end()
     zrd = Zrd("--capacity", "128MiB")
@@ -297,29 +297,29 @@ def check_limits_kept():
 
 def check_reclaim():
     thin, other = Program(ZR_GROUP="a"), Program(ZR_GROUP="b")
-    same([thin.obey("take 4") for _ in range(40)] + [thin.obey("thin")], [""] * 41, "a client with 80 MiB idle, each 4 of them between two blocks")
-    same((other.obey("take 160"), thin.obey("look")), ("", ""), "another gets it, and the blocks between stay as they are")
+    same([thin.command("take 4") for _ in range(40)] + [thin.command("thin")], [""] * 41, "a client with 80 MiB idle, each 4 of them between two blocks")
+    same((other.command("take 160"), thin.command("look")), ("", ""), "another gets it, and the blocks between stay as they are")
     settles(lambda: ok(row(thin.pid)["held_bytes"] <= 96 * MIB, "the whole granules between them are given"))
     thin.end()
     other.end()
     idle, busy = Program(ZR_GROUP="a"), Program(ZR_GROUP="b")
-    idle.obey("take 180")
-    idle.obey("give")
+    idle.command("take 180")
+    idle.command("give")
     settles(lambda: ok(row(idle.pid)["held_bytes"] >= 180 * MIB, "a client with idle memory"))
-    same(busy.obey("take 200"), "", "another gets it")
+    same(busy.command("take 200"), "", "another gets it")
     settles(lambda: ok(row(idle.pid)["held_bytes"] <= 56 * MIB, "from the first"))
-    words = idle.obey("take 120")
+    words = idle.command("take 120")
     ok(f"pid {busy.pid} (service_client)" in words and "none idle" in words, f"what is in use stays: {words:.300}")
-    same(busy.obey("look"), "", "whole")
+    same(busy.command("look"), "", "whole")
     busy.end()
-    same(idle.obey("take 120"), "", "and is there for others when it is free")
-    idle.obey("give")
+    same(idle.command("take 120"), "", "and is there for others when it is free")
+    idle.command("give")
     got = zr("drain")
     settles(lambda: same((got.returncode, lent()), (0, 0), "drain takes back what is idle"))
     back = f"zr service drain --end{f' --device {UUID}' if on_device() else ''}"  # pasted as it stands
-    ok(f"`{back}`" in idle.obey("take 5") and back in zr("status").stdout, "and lends no more; the refusal and the status say what ends it")
+    ok(f"`{back}`" in idle.command("take 5") and back in zr("status").stdout, "and lends no more; the refusal and the status say what ends it")
     subprocess.run(f"PATH={os.path.dirname(ZR)}:$PATH {back}", shell=True, env=ENVIRONMENT, check=True, timeout=HANG)
-    same(idle.obey("take 5"), "", "until its end")
+    same(idle.command("take 5"), "", "until its end")
     same(zr("drain").returncode, 1, "what is in use is told by the exit code")
     zr("drain", "--end")
     idle.end()
@@ -328,10 +328,10 @@ def check_reclaim():
 def check_tools():
     """zr top, serve, ledger and why show zrd's clients; what was measured says how soon idle memory comes back."""
     idle = Program(ZR_GROUP="a", ZR_CONF="service:required,publish:on")
-    idle.obey("take 100")
-    idle.obey("give")
+    idle.command("take 100")
+    idle.command("give")
     other = Program(ZR_GROUP="b")
-    other.obey("take 180")
+    other.command("take 180")
     words = f"held by pid {idle.pid} (service_client)"
     tools = {"top": ["--once", "--columns", "100"], "serve": ["--once"], "ledger": [str(idle.pid)], "why": [path("refused.csv")]}
     with open(path("refused.csv"), "w", encoding="ascii") as file:
@@ -363,7 +363,7 @@ def check_deadline():
     same(deaf.hear()["kind"], "done", "the first has a file")
     os.ftruncate(deaf.fds[0], 5 * MIB)
     client = Program()
-    same(client.obey("take 100"), "", "whoever wants the memory gets it after the deadline")
+    same(client.command("take 100"), "", "a client that wants the memory gets it after the deadline")
     heard = [deaf.hear(deaf.bell), deaf.hear(deaf.bell), deaf.hear(deaf.bell), deaf.hear()]
     same([one and one["kind"] for one in heard], ["reclaim", "ended", None, None], "the first is asked, ended, and hung up on")
     ok("within 400 ms: its leases end" in heard[1]["words"], f"with words: {heard[1]['words']}")
@@ -384,11 +384,11 @@ def check_deadline():
 def check_gathered():
     """What a client gave back without a word before its zrd was killed, the next zrd does not hear of."""
     zrd, client = Zrd(), Program()
-    same([client.obey(order) for order in ("take 30", "gather", "give", "trim")], [""] * 4, "a client gives memory back, and has yet to say so")
+    same([client.command(order) for order in ("take 30", "gather", "give", "trim")], [""] * 4, "a client gives memory back, and has yet to say so")
     same(lent(), 30 * MIB, "when its zrd is killed")
     zrd.end(kill=True)
     zrd = Zrd()
-    same((client.obey("take 40"), client.obey("gathered"), client.obey("take 1")), ("", "", ""), "to the next zrd it says nothing of that")
+    same((client.command("take 40"), client.command("gathered"), client.command("take 1")), ("", "", ""), "to the next zrd it says nothing of that")
     same(row(client.pid)["held_bytes"] // (8 * MIB), 5, "which counts what it has")
     client.end()
     zrd.end()
@@ -426,10 +426,10 @@ def check_ended():
     """A client whose leases zrd has ended says why, whatever zrd it meets next, and does not register again."""
     zrd = Zrd("--capacity", CAPACITY, "--within", 1000)
     ended, other = Program(), Program()
-    same(ended.obey("take 200"), "", "a client")
+    same(ended.command("take 200"), "", "a client")
     ok(wait_for(lambda: row(ended.pid)["listens"]), "hears its bell: until then zrd asks it for nothing")
     os.kill(ended.pid, signal.SIGSTOP)
-    ok(wait_for(lambda: not other.obey("take 100")), "is stopped, and another gets its memory")
+    ok(wait_for(lambda: not other.command("take 100")), "is stopped, and another gets its memory")
     other.end()
     zrd.end(kill=True)
     zrd = Zrd("--capacity", CAPACITY)
@@ -442,13 +442,13 @@ def check_ended():
     ok(said.count(f"pid {ended.pid} ") <= 1, f"to the next zrd it is at most one line: {said}")
     clients = [Program(), Program()]
     for client in clients:
-        client.obey("take 5")
+        client.command("take 5")
     ended.end(kill=True)
     zrd.end(kill=True)
     why = b"it is told why"
     for client, kind in zip(clients, ("adopt", "lease")):
         fake = FakeZrd(**{kind: lambda line, bell: send(bell, "ended", words=why)})
-        same(client.obey("take 30"), why.decode(), f"a zrd that ends it at its {kind}: it knows the reason")
+        same(client.command("take 30"), why.decode(), f"a zrd that ends it at its {kind}: it knows the reason")
         ok(fake.hellos < 4, f"and has not registered time and again: {fake.hellos}")
         fake.close()
         client.end(kill=True)
@@ -459,7 +459,7 @@ def check_device():
     use("cuda", ZR_EMULATOR_MEMORY=str(512 * MIB))
     options = ("--capacity", "512MiB", "--within", 400)
     apart = Program("service:off")
-    same(apart.obey("take 256"), "bytes of another process", "a program that does without zrd has the half of the device, which nobody cleared")
+    same(apart.command("take 256"), "bytes of another process", "a program that does without zrd has the half of the device, uncleared")
     zrd, speaker = Zrd(*options), Speaker()
     lease = speaker.ask("lease", bytes=4 * MIB)
     settles(lambda: same((lease["kind"], len(speaker.fds), row(os.getpid())["resident_bytes"]), ("granted", 1, 4 * MIB), "a piece comes by descriptor"))
@@ -475,7 +475,7 @@ def check_device():
     again.close()
     speaker.close()
     keeper, other = Program(), Program()
-    same((keeper.obey("take 200"), zrd.descriptors() < 60), ("", True), "a hundred pieces, and zrd keeps a descriptor of none")
+    same((keeper.command("take 200"), zrd.descriptors() < 60), ("", True), "a hundred pieces, and zrd keeps a descriptor of none")
     tools = [subprocess.run([ZR, *words], capture_output=True, text=True, timeout=HANG, env=ENVIRONMENT, stdin=subprocess.DEVNULL).stdout
              for words in (["service", "status", "--json"], ["service", "status"], ["top", "--once"], ["serve", "--once"])]
     shown = json.loads(tools[0])["devices"]
@@ -483,22 +483,22 @@ def check_device():
     ok(f"of device {UUID} are lent" in tools[1] and f"zrd of device {UUID:.8} lends 200 MiB" in tools[2], "as does top")
     ok(f'zr_service_lent_bytes{{device="{UUID}"}} {200 * MIB}' in tools[3] and "zr_service_up 0" in tools[3], "and the metrics")
     zrd.end(kill=True)
-    same(keeper.obey("look"), "", "keeps its pages when zrd is killed")
+    same(keeper.command("look"), "", "keeps its pages when zrd is killed")
     zrd = Zrd(*options)
     ok(wait_for(lambda: row(keeper.pid) and row(keeper.pid)["held_bytes"] == 200 * MIB), "and is counted by the next")
-    words = other.obey("take 100")
+    words = other.command("take 100")
     ok("zrd may lend" in words and "CUDA driver refused" in words, f"which cannot lend what the device has not got: {words:.400}")
-    same(keeper.obey("give") + other.obey("take 100"), "", "but has it from a client with idle memory")
-    same(keeper.obey("take 100"), "", "which takes what is left")
+    same(keeper.command("give") + other.command("take 100"), "", "but has it from a client with idle memory")
+    same(keeper.command("take 100"), "", "which takes the remainder")
     keeper.say("look")
     keeper.hear()
     os.kill(keeper.pid, 19)
-    words = other.obey("take 120")
+    words = other.command("take 120")
     settles(lambda: ok(f"pid {keeper.pid} did not answer" in zrd.words() and "freed when it exits" in zrd.words(), "who does not answer loses its leases"))
     settles(lambda: ok(row(keeper.pid)["left"] and "cannot allocate them" in words, "and its memory counts while it lives"))
     os.kill(keeper.pid, 9)
-    same(other.obey("take 120"), "", "and is there when it ends")
-    same(other.obey("share"), "", "what was leased can be shared further, although the driver exports only what a process has made")
+    same(other.command("take 120"), "", "and is there when it ends")
+    same(other.command("share"), "", "what was leased can be shared further, although the driver exports only what a process has made")
     keeper.end()
     other.end()
     apart.end()
@@ -615,13 +615,13 @@ def check_faults():
             continue
         for fault in (signals, none):
             one = Program(ZR_FAULT=fault)
-            words = one.words or one.obey("take 5")
+            words = one.words or one.command("take 5")
             refused += fault == none and bool(words)
             ok(not words or (fault == none and "ulimit -n" in words), f"a client, {fault}: {words}")
             one.end()
         ok(wait_for(lambda: lent() == 0), f"zrd, {none}, serves on")
         last = Program()
-        same(last.words or last.obey("take 5"), "", "the next client is served")
+        same(last.words or last.command("take 5"), "", "the next client is served")
         last.end()
         spare = [name for name in os.listdir(f"/proc/{zrd.pid}/fd") if int(name) > 2 and os.readlink(f"/proc/{zrd.pid}/fd/{name}") == "/dev/null"]
         same(len(spare), 1, "zrd has its spare descriptor again")
@@ -685,7 +685,7 @@ def check_card_programs():
 
 
 def check_set_user_id():
-    """A program with other rights than its caller obeys none of the caller's variables."""
+    """A program with other rights than its caller uses none of the caller's variables."""
     program = path("set_user_id")
     shutil.copy(CLIENT, program)
     if os.geteuid() != 0 or os.statvfs(program).f_flag & os.ST_NOSUID:

@@ -271,18 +271,18 @@ def check_wait():
     """A run that waits to be let in: until another ends, or until it is to end itself; by zr run and by zr-train."""
     zrd = Zrd("--capacity", CAPACITY)
     program = Program()
-    program.obey("take 40")
+    program.command("take 40")
     for how in ({"wait": True}, {"prefix": (ZR, "run", "--malloc", "--service", "--wait", "--")}):
         log = path("wait.log")
         waiting = run(**how, log=log)
         ok(wait_for(lambda: waiting.done() or waits()), f"a run that does not fit now waits, by {next(iter(how))}")
         same(run().result()[0].code, 4, "another, which does not wait, is refused")
-        program.obey("look")
+        program.command("look")
         os.kill(program.pid, 9)
         got = waiting.result()[0]
         ok(got.code == 0 and "waits for admission: " in got.err and "pid  program" in got.err and "is admitted" in got.err, f"when there is room it runs, and has said so: {got.err[:600]}")
         program = Program()
-        program.obey("take 40")
+        program.command("take 40")
     waiting = run(wait=True)
     assert wait_for(waits)
     with open(f"/proc/{wait_for(waits)[0]['pid']}/stat", encoding="utf-8") as file:
@@ -303,10 +303,10 @@ def check_others():
     """Memory without a plan: idle it makes way, in use it does not; a quota below the plan."""
     zrd = Zrd("--capacity", CAPACITY)
     program = Program()
-    program.obey("take 40")
+    program.command("take 40")
     got = run().result()[0]
     ok(got.code == 4 and f"{program.pid}  service_client" in got.err, "what a program without a plan holds counts")
-    program.obey("give")
+    program.command("give")
     got = run(steps=2).result()[0]
     same(got.code, 0, "unless it is idle: it is asked for first")
     ok("idle" in (text := zr("status").stdout) and "zrd, process" in text, "zr service status shows what is idle")

@@ -43,7 +43,7 @@ class Program:
         atexit.register(self.process.kill)
         self.pid, self.blocks = self.process.pid, json.loads(self.process.stdout.readline())
 
-    def obey(self, line):
+    def command(self, line):
         self.process.stdin.write(line + "\n")
         self.process.stdin.flush()
         assert self.process.stdout.readline() == "done\n"
@@ -208,7 +208,7 @@ def check_screens(first, second):
     screen.keys("p")
     screen.shows(r"^zr top .*paused", "p pauses")
     before = words_of(sum(arena["live_bytes"] for arena in figures(first.pid).values()))
-    first.obey("more = take(large, 32 * MIB, ACTIVATION)")
+    first.command("more = take(large, 32 * MIB, ACTIVATION)")
     after = words_of(sum(arena["live_bytes"] for arena in figures(first.pid).values()))
     time.sleep(0.5)  # for what should not happen
     screen.keys("s")
@@ -218,16 +218,16 @@ def check_screens(first, second):
        "while it pauses, nothing changes")
     screen.keys("p")
     screen.shows(rf"^>?\s*{first.pid} python3 +{re.escape(after)} ", "and then the figures are of now")
-    second.obey("more = take(large, 200 * MIB, ACTIVATION)")
+    second.command("more = take(large, 200 * MIB, ACTIVATION)")
     grown = words_of(sum(arena["reserved_bytes"] for arena in figures(second.pid).values()))
     screen.shows(rf"^.\s*{second.pid} python3 .* {re.escape(grown)} ", "another one grows")
     ok(wait_for(lambda: re.match(rf".\s*{second.pid} ", screen.rows()[2])), "and comes first, as it has reserved most")
-    second.obey("give(large, more)")
+    second.command("give(large, more)")
     screen.keys("s", "s")
     screen.shows(r"order \(pid\)", "and by number again")
 
     def rate():
-        first.obey("for _ in range(1000): give(large, take(large, MIB, GRAD))")
+        first.command("for _ in range(1000): give(large, take(large, MIB, GRAD))")
         return re.search(rf"^.\s*{first.pid} python3 .* [1-9]\d*k? \[", "\n".join(screen.rows()), re.M)
     ok(wait_for(rate), "allocations a second")
     screen.keys("-")
@@ -314,8 +314,8 @@ def check_trace(program):
     """One run's figures: of the live view, of its trace and of the report of that."""
     trace, page = path("run.zrt"), path("run.html")
     same(zr("record", program.pid, "start", "--arena", 0, "-o", trace).returncode, 0, "zr record start")
-    program.obey("some = [take(large, (1 + i % 7) * MIB // 4, i % 11) for i in range(200)]")
-    program.obey("for one in some[::2]: give(large, one)")
+    program.command("some = [take(large, (1 + i % 7) * MIB // 4, i % 11) for i in range(200)]")
+    program.command("for one in some[::2]: give(large, one)")
     large = wait_for(lambda: once().get(program.pid))["arenas"][0]
     same([zr("record", program.pid, "stop", "--arena", 0).returncode, zr("report", trace, "-o", page).returncode], [0, 0],
          "and stop, and zr report")
@@ -328,7 +328,7 @@ def check_trace(program):
     for words, got in (("trace", moments), ("report", meta)):
         same([got["now"][f"{name}_bytes"] for name in names] + [got["peak"]["live_bytes"]], live,
              f"the {words} has the figures of the live view")
-    program.obey("for one in some[1::2]: give(large, one)")
+    program.command("for one in some[1::2]: give(large, one)")
 
 
 def check_refusals(first):

@@ -105,13 +105,13 @@ def fuzz_server(seconds):
               "a trainer under sanitizers is there"):
         return note(open(path("words")).read())
     time.sleep(1)
-    before, count, obeyed, strange, kept, end = resident(trainer.pid), 0, 0, [], [], time.monotonic() + seconds
+    before, count, accepted, strange, kept, end = resident(trainer.pid), 0, 0, [], [], time.monotonic() + seconds
     while time.monotonic() < end and trainer.poll() is None:
         heard = ask(trainer.pid, kept)
         if heard and not (re.fullmatch(rb"(ok|no) [^\x00-\x1f\x7f]*\n(ok|no)?.*", heard, re.S) and len(heard) <= 2200):
             strange.append(heard)
         count += 1
-        obeyed += bool(heard) and heard.startswith(b"ok ")
+        accepted += bool(heard) and heard.startswith(b"ok ")
         if len(kept) > 12 or (kept and rng.random() < 0.05):
             for one in kept:
                 one.close()
@@ -123,7 +123,7 @@ def fuzz_server(seconds):
         one.close()
     grown = resident(trainer.pid) - before if trainer.poll() is None else 0
     same(strange[:3], [], f"{count} hostile askers: each answer is one line, or none")
-    ok(obeyed * 50 > count, f"{obeyed} of them are obeyed")
+    ok(accepted * 50 > count, f"{accepted} of them are accepted")
     answered = b""
     for _ in range(20):  # askers that stay have their second each
         with connect(trainer.pid) as one:

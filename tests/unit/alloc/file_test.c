@@ -509,7 +509,7 @@ static void test_text(void)
     tap_result(zr_text_put(&text, "8", 1), ZR_ERR_INVALID, "and no further");
     tap_ok(strcmp(buffer, "1234567") == 0, "keeping what it has");
     zr_text_start(&text, NULL, buffer, sizeof buffer);
-    tap_result(zr_text_put_plain(&text, "a\033[1m\n\xff\xc3\xa9"), ZR_OK, "what a terminal would obey");
+    tap_result(zr_text_put_plain(&text, "a\033[1m\n\xff\xc3\xa9"), ZR_OK, "what a terminal would act on");
     tap_ok(strcmp(buffer, "a?[1m??\xc3\xa9") == 0, "is put as plain text: %s", buffer);
     zr_text_start(&text, NULL, buffer, 1);
     tap_is(text.result, ZR_ERR_INVALID, "a buffer of one byte is none");

@@ -274,7 +274,7 @@ static void test_bytes(void)
         const char *prompt, *want, *words;
     } cases[] = {
         {"tab\tand\nline", "tab\tand\nline", "tabs and line ends stay"},
-        {"bell\a esc\033[2J del\177", "bell\\x07 esc\\x1b[2J del\\x7f", "what a terminal obeys is escaped"},
+        {"bell\a esc\033[2J del\177", "bell\\x07 esc\\x1b[2J del\\x7f", "what a terminal acts on is escaped"},
         {"caf\xc3\xa9 \xe2\x82\xac \xf0\x9f\x98\x80.", "caf\xc3\xa9 \xe2\x82\xac \xf0\x9f\x98\x80.",
          "UTF-8 stays"},
         {"\xc2\x9b", "\\xc2\\x9b", "a control in UTF-8 does not"},
