@@ -275,6 +275,12 @@ zr_arena *zr_keep_arena(zr_keep *keep)
     return keep ? keep->arena : NULL;
 }
 
+const void *zr_keep_data(const zr_keep *keep, size_t *bytes)
+{
+    *bytes = keep ? (size_t)(keep->shape.bytes - keep->shape.data_bytes) : 0;
+    return keep ? keep->data : NULL;
+}
+
 zr_result zr_keep_get_info(const zr_keep *keep, struct zr_keep_info *out)
 {
     if (!keep || !out)

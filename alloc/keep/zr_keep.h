@@ -89,6 +89,9 @@ ZR_API zr_result zr_keep_get_info(const zr_keep *keep, struct zr_keep_info *out)
  * ZR_GRANULE_EXPORTED. Other blocks are lost with the process. The arena has no contiguous pools, stripes or
  * plans. */
 ZR_API zr_arena *zr_keep_arena(zr_keep *keep);
+/* The memory of all kept tensors as this process maps it, and its size: the same contents and offsets in
+ * every process. NULL: 0 bytes. */
+ZR_API const void *zr_keep_data(const zr_keep *keep, size_t *bytes);
 
 /* ---- Kept tensors -------------------------------------------------------------------------------------- */
 

@@ -253,6 +253,13 @@ enum zr_comm_algorithm {
 /* Minimum bytes per other rank in a slot. */
 enum { ZR_COMM_LINE_BYTES = 64 };
 
+/* Memory of a rank outside of the arena, such as kept memory, as this process maps it. Ranks on shared memory
+ * read operands in the windows of others directly, as they do with arenas. */
+struct zr_comm_window {
+    const char *base; /* aligned to pages */
+    size_t bytes;     /* 0: the rank has none. All ranks that map the window agree on the size */
+};
+
 struct zr_comm_options {
     size_t struct_bytes;  /* sizeof the struct, or 0: see "Options" in alloc/zr.h */
     zr_arena *arena;      /* memory of the ring, tag comm */
@@ -267,6 +274,9 @@ struct zr_comm_options {
      * `stream` wait for it, so the host only waits when the driver's queues are full. If `beside` is NULL,
      * operations run in `stream`, and the host waits for each piece. */
     void *stream, *beside;
+    /* [ranks of the run], unchanged while an operation is queued; borrowed, also by groups. NULL: none.
+     * Either all ranks map the windows of all others, or every size is 0. */
+    const struct zr_comm_window *windows;
 };
 
 /* Creates a communicator without peers, for plans: it counts what `world` ranks would send and moves

@@ -52,8 +52,10 @@ struct zr_local_ring {
     _Atomic uint32_t taken_sleepers;
 
     /* Memory that peers may read directly: the places in order, without the first lead_bytes. Written
-     * before posted advances, unchanged until all peers have read it. */
+     * before posted advances, unchanged until all peers have read it. With in_window the memory begins
+     * lead_bytes after the start of the rank's window (struct zr_comm_window), and there are no places. */
     _Alignas(64) uint64_t lead_bytes;
+    bool in_window;
     uint32_t places_count;
     struct zr_local_place places[ZR_LOCAL_PLACES];
 

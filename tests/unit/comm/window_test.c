@@ -80,11 +80,48 @@ static void body_without_windows(struct environment *rank)
     check(rank, refused <= rank->world - 1, "%u attempts failed, more than there are rings", refused);
 }
 
+/* A gather from window to window. Every process has other bytes in the windows of its peers than they have,
+ * so the result shows where they are read. */
+static void body_own_windows(struct environment *rank)
+{
+    enum { BYTES = 3 << 20, LEAD = 64 };
+    struct zr_comm_window windows[4];
+    struct zr_comm_options options = options_of(rank);
+    char *gathered = take(rank, (size_t)rank->world * BYTES);
+    zr_comm *comm = NULL;
+    zr_ticket ticket;
+    size_t wrong = 0;
+    for (unsigned p = 0; p < rank->world; p++) {
+        char *base = take(rank, LEAD + BYTES);
+        memset(base, (int)(16 * rank->rank + p), LEAD + BYTES);
+        windows[p] = (struct zr_comm_window){base, LEAD + BYTES};
+    }
+    options.struct_bytes = sizeof options;
+    options.windows = windows;
+    check_ok(rank, zr_comm_local_create(&comm, &options, rank->local, rank->rank));
+    check_ok(rank, zr_comm_all_gather(comm,
+                                      &(struct zr_all_gather){.source = windows[rank->rank].base + LEAD,
+                                                              .destination = gathered,
+                                                              .shard_bytes = BYTES},
+                                      &ticket));
+    check_ok(rank, zr_comm_wait(comm, ticket));
+    for (size_t i = 0; i < (size_t)rank->world * BYTES; i++)
+        wrong += (unsigned char)gathered[i] != 16 * rank->rank + i / BYTES;
+    check(rank, wrong == 0, "%zu bytes were not read in the windows", wrong);
+    check_ok(rank, zr_comm_synchronize(comm));
+    for (unsigned p = 0; p < rank->world; p++)
+        zr_arena_free(rank->arena, (void *)(uintptr_t)windows[p].base);
+    zr_arena_free(rank->arena, gathered);
+    check_ok(rank, zr_comm_destroy(comm));
+}
+
 int main(void)
 {
     for (unsigned world = 2; world <= 4; world++)
         tap_is(launch(&(struct test_case){
                    .body = body_without_windows, .world = world, .bucket_bytes = 64 << 10}),
                0, "%u ranks: one that gets no addresses for windows, and rings that do as well", world);
+    tap_is(launch(&(struct test_case){.body = body_own_windows, .world = 3, .bucket_bytes = 64 << 10}), 0,
+           "operands in windows are read there");
     return tap_done();
 }

@@ -214,8 +214,7 @@ zr_result zr_local_prepare(struct local_comm **out, const struct zr_comm_options
     comm->peers = (struct zr_local_peer *)(comm + 1);
     comm->from = (const void **)(comm->peers + world);
     for (unsigned p = 0; p < world; p++)
-        comm->peers[p] =
-            (struct zr_local_peer){.rank = position->ranks[p], .mapping = {.fd = -1, .first = SIZE_MAX}};
+        comm->peers[p] = (struct zr_local_peer){.rank = position->ranks[p], .mapping = ZR_LOCAL_UNMAPPED};
     result = register_rank(comm, position);
     if (result == ZR_OK)
         result = zr_take(options->arena, ZR_TAG_COMM, zr_comm_ring_bytes(world, options->bucket_bytes), 1,

@@ -29,11 +29,18 @@ void zr_local_advance(_Atomic uint32_t *word, uint32_t value, _Atomic uint32_t *
 
 /* Another rank's file of granules, mapped into this process as far as needed. */
 struct zr_local_mapping {
-    int fd;                 /* owned; -1: none */
-    struct zr_range *range; /* byte n of the file is at offset n; NULL before the first use */
-    size_t mapped_bytes;    /* from offset 0 */
-    size_t first, end;      /* range used since the last unmap */
+    int fd;                          /* owned; -1: none */
+    struct zr_range *range;          /* byte n of the file is at offset n; NULL before the first use */
+    size_t mapped_bytes;             /* from offset 0 */
+    size_t first, end;               /* range used since the last unmap */
+    size_t window_first, window_end; /* the same, of the peer's window */
 };
+
+#define ZR_LOCAL_UNMAPPED                                                                                    \
+    (struct zr_local_mapping)                                                                                \
+    {                                                                                                        \
+        .fd = -1, .first = SIZE_MAX, .window_first = SIZE_MAX                                                \
+    }
 
 /* A rank of a communicator in this process. For this rank only the first three fields are valid. */
 struct zr_local_peer {

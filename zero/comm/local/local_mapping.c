@@ -13,6 +13,8 @@
 #define STEP_BYTES ((size_t)64 << 20)
 /* A quarter of a process's address space, for the mappings of all communicators. */
 #define MAPPINGS_BYTES ((size_t)32 << 40)
+/* Maximum bytes of a view of a window. */
+#define VIEW_BYTES ((size_t)1 << 20)
 
 static size_t smaller(size_t a, size_t b)
 {
@@ -82,8 +84,27 @@ void zr_local_mappings_close(struct local_comm *comm)
             zr_backend_release(mapping->range);
         if (mapping->fd >= 0)
             close(mapping->fd);
-        *mapping = (struct zr_local_mapping){.fd = -1, .first = SIZE_MAX};
+        *mapping = ZR_LOCAL_UNMAPPED;
     }
+}
+
+/* The window of a rank of the run; NULL: it has none. */
+static const struct zr_comm_window *window_of(const struct local_comm *comm, unsigned rank)
+{
+    const struct zr_comm_window *windows = comm->base.options.windows;
+    return windows && windows[rank].bytes > 0 ? &windows[rank] : NULL;
+}
+
+/* Exposes memory of the window; false: it is elsewhere. */
+static bool expose_window(struct local_comm *comm, const char *source, size_t bytes)
+{
+    const struct zr_comm_window *window = window_of(comm, comm->base.run_rank);
+    struct zr_local_ring *ring = comm->ring;
+    ring->in_window = window && source >= window->base && (size_t)(source - window->base) <= window->bytes &&
+                      bytes <= window->bytes - (size_t)(source - window->base);
+    if (ring->in_window)
+        ring->lead_bytes = (uint64_t)(source - window->base);
+    return ring->in_window;
 }
 
 bool zr_local_expose(struct local_comm *comm, const void *source, size_t bytes)
@@ -93,7 +114,7 @@ bool zr_local_expose(struct local_comm *comm, const void *source, size_t bytes)
     size_t count = ZR_LOCAL_PLACES, lead_bytes;
     if (comm->mapping_bytes == 0)
         return false;
-    if (bytes == 0)
+    if (bytes == 0 || expose_window(comm, source, bytes))
         return true;
     if (zr_arena_find(comm->base.options.arena, source, &block) != ZR_OK ||
         (size_t)((const char *)source - (char *)block.address) + bytes > block.reserved_bytes ||
@@ -138,12 +159,27 @@ static zr_result map_up_to(struct local_comm *comm, unsigned peer, size_t end)
     return zr_backend_set_access(mapping->range, (struct zr_bounds){from, to - from});
 }
 
+static zr_result map_window(struct local_comm *comm, unsigned peer, size_t offset, struct zr_local_view *out)
+{
+    const struct zr_comm_window *window = window_of(comm, comm->peers[peer].rank);
+    struct zr_local_mapping *mapping = &comm->peers[peer].mapping;
+    if (!window || offset >= window->bytes)
+        return zr_fail(ZR_ERR_PEER, "rank %u exposes memory beyond its window", comm->peers[peer].rank);
+    *out = (struct zr_local_view){.at = window->base + offset,
+                                  .bytes = smaller(window->bytes - offset, VIEW_BYTES)};
+    mapping->window_first = smaller(mapping->window_first, offset);
+    mapping->window_end = larger(mapping->window_end, offset + out->bytes);
+    return ZR_OK;
+}
+
 zr_result zr_local_map(struct local_comm *comm, unsigned peer, size_t offset, struct zr_local_view *out)
 {
     const struct zr_local_ring *theirs = comm->peers[peer].ring;
     struct zr_local_mapping *mapping = &comm->peers[peer].mapping;
     size_t left = theirs->lead_bytes + offset;
     unsigned i = 0;
+    if (theirs->in_window)
+        return map_window(comm, peer, left, out);
     while (i < theirs->places_count && left >= theirs->places[i].bytes)
         left -= theirs->places[i++].bytes;
     if (i == theirs->places_count)
@@ -162,6 +198,18 @@ zr_result zr_local_map(struct local_comm *comm, unsigned peer, size_t offset, st
     return ZR_OK;
 }
 
+static void unmap_window(struct local_comm *comm, unsigned peer)
+{
+    const struct zr_comm_window *window = window_of(comm, comm->peers[peer].rank);
+    struct zr_local_mapping *mapping = &comm->peers[peer].mapping;
+    size_t granule_bytes = comm->backend->can.granule_bytes, /* whole pages */
+        first = mapping->window_first / granule_bytes * granule_bytes;
+    if (window && first < mapping->window_end)
+        madvise((void *)(uintptr_t)(window->base + first), mapping->window_end - first, MADV_DONTNEED);
+    mapping->window_first = SIZE_MAX;
+    mapping->window_end = 0;
+}
+
 /* Removes page-table entries; the pages remain in the file. */
 void zr_local_unmap(struct local_comm *comm)
 {
@@ -171,5 +219,6 @@ void zr_local_unmap(struct local_comm *comm)
             madvise(mapping->range->address + mapping->first, mapping->end - mapping->first, MADV_DONTNEED);
         mapping->first = SIZE_MAX;
         mapping->end = 0;
+        unmap_window(comm, p);
     }
 }

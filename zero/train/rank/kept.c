@@ -6,6 +6,7 @@
 
 #include "alloc/base/error.h"
 #include "alloc/base/option.h"
+#include "alloc/heap/heap.h"
 #include "zero/engine/optimizer.h"
 #include "zero/train/settings/args.h"
 
@@ -57,6 +58,51 @@ static zr_result take(void *state, const struct zr_kept_request *request, void *
     return result == ZR_OK ? zr_keep_write(rank->keep, tensor, out) : result;
 }
 
+zr_result zr_rank_kept_begin(struct zr_rank *rank)
+{
+    const struct zr_train_config *config = rank->config;
+    if (zr_rank_kept_words(config) || config->comm != ZR_CARRIER_LOCAL)
+        return ZR_OK;
+    rank->windows = zr_heap_zalloc(config->world, sizeof *rank->windows);
+    rank->views = zr_heap_zalloc(config->world, sizeof *rank->views);
+    return rank->windows && rank->views ? ZR_OK : ZR_ERR_HOST_MEMORY;
+}
+
+static void name_segment(char name[ZR_KEEP_NAME_BYTES], unsigned rank)
+{
+    snprintf(name, ZR_KEEP_NAME_BYTES, "rank-%u", rank);
+}
+
+/* Whether `value` is true on all ranks. */
+static zr_result agree(struct zr_rank *rank, bool *value)
+{
+    bool all[ZR_MAX_WORLD];
+    zr_result result = zr_comm_host_all_gather(rank->comm, value, sizeof *value, all);
+    for (unsigned r = 0; r < rank->config->world && result == ZR_OK; r++)
+        *value &= all[r];
+    return result;
+}
+
+/* Opens the segments of the other ranks. If one rank cannot, operands in kept memory go through the rings. */
+static zr_result open_windows(struct zr_rank *rank, uint64_t token)
+{
+    char name[ZR_KEEP_NAME_BYTES];
+    bool good = true;
+    zr_result result = agree(rank, &good); /* all segments exist */
+    for (unsigned r = 0; r < rank->config->world && result == ZR_OK && good; r++) {
+        struct zr_comm_window *window = &rank->windows[r];
+        name_segment(name, r);
+        good = r == rank->rank ||
+               zr_keep_open(&rank->views[r], &(struct zr_keep_name){name, token}, ZR_KEEP_READ) == ZR_OK;
+        window->base = zr_keep_data(r == rank->rank ? rank->keep : rank->views[r], &window->bytes);
+    }
+    if (result == ZR_OK)
+        result = agree(rank, &good);
+    for (unsigned r = 0; r < rank->config->world && !good; r++)
+        rank->windows[r].bytes = 0;
+    return result;
+}
+
 zr_result zr_rank_kept_open(struct zr_rank *rank)
 {
     const struct zr_byte_plan *plan = &rank->plan;
@@ -64,7 +110,7 @@ zr_result zr_rank_kept_open(struct zr_rank *rank)
     size_t pools = 0;
     if (zr_rank_kept_words(rank->config))
         return ZR_OK;
-    snprintf(name, sizeof name, "rank-%u", rank->rank);
+    name_segment(name, rank->rank);
     const uint64_t token = (uint64_t)getppid(); /* the launcher's, the same for a successor */
     for (unsigned tag = 0; tag < ZR_TAG_COUNT; tag++)
         pools += plan->persistent_by_tag_bytes[tag];
@@ -81,11 +127,15 @@ zr_result zr_rank_kept_open(struct zr_rank *rank)
     if (result == ZR_OK)
         result = zr_keep_begin(rank->keep, NULL);
     rank->kept = (struct zr_kept_memory){take, rank};
-    return result;
+    return result == ZR_OK && rank->windows ? open_windows(rank, token) : result;
 }
 
 void zr_rank_kept_close(struct zr_rank *rank)
 {
+    for (unsigned r = 0; rank->views && r < rank->config->world; r++)
+        zr_keep_close(rank->views[r]);
+    zr_heap_free(rank->views);
+    rank->views = NULL;
     zr_keep_close(rank->keep);
     rank->keep = NULL;
 }

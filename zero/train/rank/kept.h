@@ -14,10 +14,13 @@ struct zr_kept_course {
 
 /* Why a run with these settings restarts from its saves only; NULL: it has kept memory. */
 const char *zr_rank_kept_words(const struct zr_train_config *config);
-/* Opens the rank's segment, or creates it; rank->kept is then memory for zr_engine_options.kept. No effect
- * without kept memory. Errors as for zr_keep_open() and zr_keep_create(). */
+/* Opens the rank's segment, or creates it; rank->kept is then memory for zr_engine_options.kept. Opens those
+ * of the other ranks for reading. Collective. No effect without kept memory. Errors as for zr_keep_open() and
+ * zr_keep_create(). */
 zr_result zr_rank_kept_open(struct zr_rank *rank);
-/* Unmaps the segment. The launcher keeps it for a successor. */
+/* Before the communicator is created: rank->windows, which zr_rank_kept_open() fills. */
+zr_result zr_rank_kept_begin(struct zr_rank *rank);
+/* Unmaps the segments. The launcher keeps the rank's own for a successor. */
 void zr_rank_kept_close(struct zr_rank *rank);
 /* *out: memory of this name with the contents of the earlier process, or zeros; NULL without kept memory. It
  * belongs to the segment. ZR_ERR_CORRUPT: the earlier process had another size. ZR_ERR_MEMORY: the segment is

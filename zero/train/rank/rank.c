@@ -109,7 +109,8 @@ static zr_result open_peers(struct zr_rank *rank)
 {
     const struct zr_train_config *config = rank->config;
     struct zr_rank_report mine = {0};
-    struct zr_comm_options options = {.arena = rank->arena,
+    struct zr_comm_options options = {.struct_bytes = sizeof options,
+                                      .arena = rank->arena,
                                       .host_arena = rank->host_arena,
                                       .kernels = rank->kernels,
                                       .stream = rank->stream,
@@ -126,6 +127,9 @@ static zr_result open_peers(struct zr_rank *rank)
                                                                   .optimizer = config->optimizer.kind},
                                       rank->host_arena, &bucket_bytes);
     options.bucket_bytes = zr_mesh_world_bucket_bytes(mesh, bucket_bytes);
+    if (result == ZR_OK)
+        result = zr_rank_kept_begin(rank);
+    options.windows = rank->windows;
     if (result == ZR_OK)
         result = config->comm == ZR_TRAIN_COMM_NCCL
                      ? zr_card_comm_create(rank, &options)
@@ -323,6 +327,7 @@ zr_result zr_rank_close(struct zr_rank *rank)
         zr_mesh_close(&rank->mesh);
     if (rank->comm)
         zr_comm_destroy(rank->comm);
+    zr_heap_free(rank->windows);
     zr_heap_free(rank->reports);
     zr_timeline_end(&rank->timeline);
     zr_service_on_deferral(zr_service_host(), NULL, NULL);
