@@ -27,7 +27,7 @@ BLOCK = 12 * 32 * 32 + 13 * 32
 ELEMENTS = sum((unit + 127) // 128 * 64 for unit in ((256 + 16) * 32, BLOCK, BLOCK, 2 * 32))
 saved = path("saved")
 whole = outer("stage 1", elements=ELEMENTS, stage=1, outer="diloco:4", save=saved, save_every=3)
-plain = train(**{**SHAPE, "groups": 1, "stage": 1, "steps": 1})
+plain = train(**{**SHAPE, "groups": 1, "stage": 1, "steps": 1, "outer": "none"})
 same(whole.losses[:1], plain.losses, "the first step's loss is that of as many data ranks") or note(plain.err[-600:])
 run = outer("stage 3", elements=ELEMENTS, stage=3, outer="diloco:4", resume=os.path.join(saved, "step-00000003"))
 same(run.losses, whole.losses[3:], "resumed at stage 3, the losses of an uninterrupted run") or note(run.err[-600:])

@@ -315,11 +315,12 @@ static const char diloco[] = "diloco:";
 
 static int store_outer(const struct zr_flag *flag, struct zr_train_config *config, const char *value)
 {
-    uint64_t steps;
-    if (strncmp(value, diloco, sizeof diloco - 1) != 0 || !read_count(value + sizeof diloco - 1, &steps) ||
-        is_out_of_range(flag, steps))
-        return zr_flag_wrong(flag, value, "not diloco:H; give a number of steps H of %.0f to %.0f", flag->min,
-                             flag->max);
+    uint64_t steps = 0;
+    if (strcmp(value, "none") != 0 &&
+        (strncmp(value, diloco, sizeof diloco - 1) != 0 || !read_count(value + sizeof diloco - 1, &steps) ||
+         is_out_of_range(flag, steps)))
+        return zr_flag_wrong(flag, value, "not diloco:H or none; give a number of steps H of %.0f to %.0f",
+                             flag->min, flag->max);
     config->outer.period = (unsigned)steps;
     return -1;
 }
