@@ -1,0 +1,94 @@
+/* click.h: the parts of the click model. A file of samples (click_data.c), the model (click_model.c), and where
+ * its parameters live (click_store.c). click.c has the options, the workers and the report. */
+#ifndef ZR_EXAMPLES_CLICK_H
+#define ZR_EXAMPLES_CLICK_H
+
+#include <stdio.h>
+
+#include "zero/zr_zero.h"
+
+enum { CLICK_NUMBERS = 13, CLICK_CATEGORIES = 26 };
+
+/* Returns a result that is not ZR_OK from the calling function. */
+#define TRY(call)                                                                                            \
+    for (zr_result try_result = (call); try_result != ZR_OK;)                                                \
+    return try_result
+
+/* ---- Samples ------------------------------------------------------------------------------------------- */
+
+/* A file is a header and samples_count samples, little-endian. */
+enum { CLICK_UNKNOWN = INT32_MIN }; /* a number that is missing; the truth of a file that was not drawn */
+struct click_header {
+    char magic[8]; /* "zrclick1" */
+    uint64_t samples_count, seed;
+    uint32_t vocabulary_max, unused;
+};
+struct click_sample {
+    int32_t clicked;                /* 0 or 1 */
+    int32_t truth;                  /* the logit of the law that drew `clicked`, in 1/65536 */
+    int32_t numbers[CLICK_NUMBERS]; /* counts, as in Criteo's files */
+    uint32_t ids[CLICK_CATEGORIES]; /* hashes; a value of field f is (f, id) */
+};
+
+/* Draws samples. The bits depend on the arguments only: integers, and doubles that IEEE 754 defines exactly.
+ * Returns 0, or 3 after a message on stderr; so does click_convert(), which reads Criteo's text:
+ * click TAB 13 counts TAB 26 hashes of 8 hex digits, where a count or a hash may be empty. */
+int click_make(const char *path, const struct click_header *how);
+int click_convert(const char *text_path, const char *path);
+
+struct click_file {
+    int descriptor;
+    struct click_header header;
+};
+/* Print on stderr and return false if the file is damaged. Workers that are forked share the descriptor. */
+bool click_open(struct click_file *file, const char *path);
+bool click_read(const struct click_file *file, uint64_t first, unsigned count, struct click_sample *out);
+
+/* log2(1 + number) in 1/65536, linear between powers of two; 0 of a number that is missing or negative. */
+int32_t click_log2(int32_t number);
+
+/* The area under the ROC curve: how often a sample with a click has the higher score of two, where a tie counts
+ * half. Sorts `scores`. */
+struct click_score {
+    float score;
+    int32_t clicked;
+};
+double click_auc(struct click_score *scores, size_t count);
+
+/* ---- Model --------------------------------------------------------------------------------------------- */
+
+/* A factorization machine and a perceptron with two hidden layers, added:
+ *     logit = wide n + sum v0 + (|sum v|^2 - sum |v|^2) / 2 + top relu(relu(x w1 + b1) w2 + b2)
+ * A value of a field has a row: its weight v0 and its vector v. x is the rows of all fields and n, the logarithms of
+ * the numbers and a constant 1. */
+enum { CLICK_WIDTH = 16, CLICK_HIDDEN = 64, CLICK_TOP = 32, CLICK_ROWS = CLICK_CATEGORIES * CLICK_WIDTH };
+struct click_dense {
+    float w1[CLICK_ROWS + CLICK_WIDTH][CLICK_HIDDEN], b1[CLICK_HIDDEN], w2[CLICK_HIDDEN][CLICK_TOP], b2[CLICK_TOP],
+        top[CLICK_TOP], wide[CLICK_WIDTH];
+};
+void click_dense_init(struct click_dense *dense, uint64_t seed);
+
+struct click_model {
+    unsigned batch;
+    const struct zr_kernels *kernels;
+    struct zr_kernel_context context;
+    float *x, *dx, *z1, *a1, *d1, *z2, *a2, *d2, *sums;
+};
+/* Takes memory of the arena, for `batch` samples; close it before the arena is destroyed. */
+zr_result click_model_open(struct click_model *model, zr_arena *arena, unsigned batch);
+void click_model_close(struct click_model *model);
+
+struct click_batch {
+    unsigned count; /* of samples */
+    const struct click_sample *samples;
+    const float *rows; /* [count][CLICK_ROWS] */
+    const struct click_dense *dense;
+    float *logits;                      /* [count]; output of forward, input of backward */
+    float *row_gradients;               /* [count][CLICK_ROWS]; of the mean logistic loss, as dense_gradient */
+    struct click_dense *dense_gradient; /* set to the gradient */
+    double loss;
+};
+zr_result click_forward(struct click_model *model, const struct click_batch *batch);
+zr_result click_backward(struct click_model *model, struct click_batch *batch);
+
+#endif
