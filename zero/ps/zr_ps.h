@@ -214,7 +214,7 @@ enum zr_ps_content {
 struct zr_ps_item {
     unsigned table;
     size_t first, count; /* dense: elements of the table. A push has all of them; count 0: all */
-    const int64_t *ids;  /* sparse: [ids_count], of any value and order, duplicates allowed; NULL: dense */
+    const uint64_t *ids; /* sparse: [ids_count], in any order, with repetitions; NULL: dense */
     size_t ids_count;
     void *values; /* dense: [count]; sparse: float [ids_count][width]. A push and a fill only read it */
 };
