@@ -166,7 +166,7 @@ version_words := $(subst ., ,$(version))
 abi := $(firstword $(version_words))$(if $(filter 0.%,$(version)),.$(word 2,$(version_words)))
 comma := ,
 paren := (
-programs := $(BUILD)/bin/zr-train $(BUILD)/bin/zr $(BUILD)/bin/zrd $(BUILD)/examples/arena $(BUILD)/examples/mlp $(BUILD)/examples/lines $(BUILD)/examples/fragment $(modules)
+programs := $(BUILD)/bin/zr-train $(BUILD)/bin/zr $(BUILD)/bin/zrd $(BUILD)/examples/arena $(BUILD)/examples/mlp $(BUILD)/examples/lines $(BUILD)/examples/click $(BUILD)/examples/fragment $(modules)
 libraries := $(foreach name,zr zr_zero,$(BUILD)/lib/lib$(name).so $(BUILD)/lib/lib$(name).a) $(preload_library) $(cuda_preload_library) $(rehearse_libraries)
 # gdb loads it with the library of that name.
 gdb_script := $(BUILD)/lib/libzr.so.$(version)-gdb.py
@@ -291,11 +291,12 @@ $(BUILD)/bin/zrd: $(call obj,$(service_src)) $(BUILD)/lib/libzr.a
 $(BUILD)/obj/defrag/report/page/page.o: $(addprefix defrag/report/page/,page.css page.html page_data.js page_draw.js page_map.js page_flame.js page.js)
 
 # Each example stands on the libraries' archives alone, as a user's own program would be.
-trainers := $(BUILD)/examples/mlp $(BUILD)/examples/lines
+trainers := $(BUILD)/examples/mlp $(BUILD)/examples/lines $(BUILD)/examples/click
 $(trainers): private archives := $(BUILD)/lib/libzr_zero.a
 $(trainers): private archives_libs := $(zero_libs) -lm
 $(trainers): $(BUILD)/lib/libzr_zero.a
 $(BUILD)/examples/lines: examples/resmlp.c
+$(BUILD)/examples/click: $(wildcard examples/click_*.c) examples/click.h
 $(BUILD)/examples/%: examples/%.c $(BUILD)/lib/libzr.a
 	@mkdir -p $(@D)
 	@echo "  link  $@"

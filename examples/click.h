@@ -1,10 +1,12 @@
-/* click.h: the parts of the click model. A file of samples (click_data.c), the model (click_model.c), and where
- * its parameters live (click_store.c). click.c has the options, the workers and the report. */
+/* click.h: the parts of the click model. A file of samples (click_data.c), the model (click_model.c), and
+ * where its parameters live (click_store.c). click.c has the options, the workers and the report. */
 #ifndef ZR_EXAMPLES_CLICK_H
 #define ZR_EXAMPLES_CLICK_H
 
 #include <stdio.h>
 
+#include "zero/ps/zr_ps.h"
+#include "zero/table/zr_table.h"
 #include "zero/zr_zero.h"
 
 enum { CLICK_NUMBERS = 13, CLICK_CATEGORIES = 26 };
@@ -47,8 +49,8 @@ bool click_read(const struct click_file *file, uint64_t first, unsigned count, s
 /* log2(1 + number) in 1/65536, linear between powers of two; 0 of a number that is missing or negative. */
 int32_t click_log2(int32_t number);
 
-/* The area under the ROC curve: how often a sample with a click has the higher score of two, where a tie counts
- * half. Sorts `scores`. */
+/* The area under the ROC curve: how often a sample with a click has the higher score of two, where a tie
+ * counts half. Sorts `scores`. */
 struct click_score {
     float score;
     int32_t clicked;
@@ -59,12 +61,12 @@ double click_auc(struct click_score *scores, size_t count);
 
 /* A factorization machine and a perceptron with two hidden layers, added:
  *     logit = wide n + sum v0 + (|sum v|^2 - sum |v|^2) / 2 + top relu(relu(x w1 + b1) w2 + b2)
- * A value of a field has a row: its weight v0 and its vector v. x is the rows of all fields and n, the logarithms of
- * the numbers and a constant 1. */
+ * A value of a field has a row: its weight v0 and its vector v. x is the rows of all fields and n, the
+ * logarithms of the numbers and a constant 1. */
 enum { CLICK_WIDTH = 16, CLICK_HIDDEN = 64, CLICK_TOP = 32, CLICK_ROWS = CLICK_CATEGORIES * CLICK_WIDTH };
 struct click_dense {
-    float w1[CLICK_ROWS + CLICK_WIDTH][CLICK_HIDDEN], b1[CLICK_HIDDEN], w2[CLICK_HIDDEN][CLICK_TOP], b2[CLICK_TOP],
-        top[CLICK_TOP], wide[CLICK_WIDTH];
+    float w1[CLICK_ROWS + CLICK_WIDTH][CLICK_HIDDEN], b1[CLICK_HIDDEN], w2[CLICK_HIDDEN][CLICK_TOP],
+        b2[CLICK_TOP], top[CLICK_TOP], wide[CLICK_WIDTH];
 };
 void click_dense_init(struct click_dense *dense, uint64_t seed);
 
@@ -83,12 +85,56 @@ struct click_batch {
     const struct click_sample *samples;
     const float *rows; /* [count][CLICK_ROWS] */
     const struct click_dense *dense;
-    float *logits;                      /* [count]; output of forward, input of backward */
-    float *row_gradients;               /* [count][CLICK_ROWS]; of the mean logistic loss, as dense_gradient */
+    float *logits;        /* [count]; output of forward, input of backward */
+    float *row_gradients; /* [count][CLICK_ROWS]; of the mean logistic loss, as dense_gradient */
     struct click_dense *dense_gradient; /* set to the gradient */
     double loss;
 };
 zr_result click_forward(struct click_model *model, const struct click_batch *batch);
 zr_result click_backward(struct click_model *model, struct click_batch *batch);
+
+/* ---- Store of the parameters ------------------------------------------------------------------------------
+ */
+
+/* The same in all processes of a run. */
+struct click_run {
+    unsigned workers, servers; /* servers 0: one process has all parameters and computes for all workers */
+    unsigned batch;            /* samples of a worker's step */
+    struct zr_ps_timing timing;
+    struct zr_ps_staleness staleness;
+    float rate, dense_rate;    /* of Adagrad for rows, of Adam for the other parameters */
+    uint64_t seed, rows_limit; /* rows_limit: values with a row, on all servers */
+    size_t memory_limit_bytes; /* of the rows in memory, on all servers; 0: all of them */
+    const char *folder;        /* for rows beyond memory_limit_bytes; NULL: none */
+    const char *addresses[ZR_PS_SERVERS_MAX];
+    int listeners[ZR_PS_SERVERS_MAX];
+};
+
+typedef struct click_store click_store;
+/* number: of a worker, or ZR_PS_OBSERVER. The kernels are the model's. All memory is of the arena, which
+ * outlives the store. */
+zr_result click_store_open(click_store **out, const struct click_run *run, struct click_model *model,
+                           zr_arena *arena, unsigned number);
+void click_store_close(click_store *store);
+
+struct click_rows {
+    const uint64_t *ids; /* [count] */
+    size_t count;
+    float *values; /* [count][CLICK_WIDTH]: written by a pull, the gradients of a push */
+};
+/* geo trains on copies for K steps: before the first, the ids of all of them. */
+zr_result click_store_fetch(click_store *store, const struct click_rows *rows);
+/* Reads rows and *out_dense, which is the store's. peek: for an evaluation. */
+zr_result click_store_pull(click_store *store, const struct click_rows *rows, bool peek,
+                           const struct click_dense **out_dense);
+/* Ends a step of a worker. */
+zr_result click_store_push(click_store *store, const struct click_rows *rows, struct click_dense *gradient);
+zr_result click_store_report(click_store *store, struct zr_ps_state *out); /* of all servers */
+/* The last call of a worker, which the servers no longer wait for. */
+zr_result click_store_leave(click_store *store);
+
+/* The program of server `number`: returns after all workers have left. */
+zr_result click_serve(const struct click_run *run, struct click_model *model, zr_arena *arena,
+                      unsigned number);
 
 #endif

@@ -1,4 +1,5 @@
-/* click_data.c: samples of clicks with a known law, the text of Criteo's data sets, and the rank statistic. */
+/* click_data.c: samples of clicks with a known law, the text of Criteo's data sets, and the rank statistic.
+ */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
@@ -39,7 +40,8 @@ int32_t click_log2(int32_t number)
     return (int32_t)((exponent << 16) + ((((uint64_t)number + 1) << 16) >> exponent) - 65536);
 }
 
-/* ---- A Zipf law: p(rank) ~ rank^-(1 + 3/64), constant within a 16th of an octave --------------------------- */
+/* ---- A Zipf law: p(rank) ~ rank^-(1 + 3/64), constant within a 16th of an octave
+ * --------------------------- */
 
 enum { SLOTS = 4096, BINS = 512, HEAD = 16 };
 struct zipf {
@@ -74,7 +76,8 @@ static void zipf_init(struct zipf *zipf, uint32_t vocabulary)
 
 enum { FACTORS = 4, INTERCEPT = -90000 };
 
-/* The logit in 1/65536: a weight per number and per value, and the products of hidden vectors of all pairs. */
+/* The logit in 1/65536: a weight per number and per value, and the products of hidden vectors of all pairs.
+ */
 static int32_t truth(const struct click_sample *sample, uint64_t seed)
 {
     int64_t numbers = 0, values = 0, pairs = 0;
@@ -149,7 +152,8 @@ int click_make(const char *path, const struct click_header *how)
     struct click_header header = *how;
     memcpy(header.magic, MAGIC, sizeof MAGIC);
     for (unsigned field = 0; field < CLICK_CATEGORIES; field++)
-        zipf_init(&zipfs[field], VOCABULARIES[field] < how->vocabulary_max ? VOCABULARIES[field] : how->vocabulary_max);
+        zipf_init(&zipfs[field],
+                  VOCABULARIES[field] < how->vocabulary_max ? VOCABULARIES[field] : how->vocabulary_max);
     FILE *file = fopen(path, "wb");
     if (!file)
         return failed(path, strerror(errno));
@@ -175,8 +179,9 @@ static bool parse(const char *line, struct click_sample *out)
         empty = *at == '\t' || *at == '\n';
         errno = 0;
         long value = empty ? is_hash ? 0 : CLICK_UNKNOWN : strtol(at, &end, is_hash ? 16 : 10);
-        if (!empty && (end == at || errno != 0 || *at == ' ' || (is_hash && (value < 0 || value > UINT32_MAX)) ||
-                       (!is_hash && (value <= INT32_MIN || value > INT32_MAX))))
+        if (!empty &&
+            (end == at || errno != 0 || *at == ' ' || (is_hash && (value < 0 || value > UINT32_MAX)) ||
+             (!is_hash && (value <= INT32_MIN || value > INT32_MAX))))
             return false;
         at = empty ? at : end;
         if (is_hash)
@@ -213,7 +218,8 @@ int click_convert(const char *text_path, const char *path)
         return written(file, path, good);
     fclose(file);
     unlink(path);
-    snprintf(problem, sizeof problem, "line %llu is not Criteo's format", (unsigned long long)header.samples_count + 1);
+    snprintf(problem, sizeof problem, "line %llu is not Criteo's format",
+             (unsigned long long)header.samples_count + 1);
     return failed(text_path, problem);
 }
 
@@ -228,7 +234,8 @@ bool click_open(struct click_file *file, const char *path)
     if (pread(file->descriptor, &file->header, sizeof *header, 0) != (ssize_t)sizeof *header ||
         memcmp(header->magic, MAGIC, sizeof MAGIC) != 0)
         return failed(path, "is no file of samples: click make and click convert write them"), false;
-    if (bytes % sizeof(struct click_sample) != 0 || bytes / sizeof(struct click_sample) != header->samples_count)
+    if (bytes % sizeof(struct click_sample) != 0 ||
+        bytes / sizeof(struct click_sample) != header->samples_count)
         return failed(path, "its size and its number of samples differ: make it again"), false;
     return true;
 }
@@ -241,7 +248,8 @@ bool click_read(const struct click_file *file, uint64_t first, unsigned count, s
     for (unsigned i = 0; i < count && good; i++)
         good = out[i].clicked == 0 || out[i].clicked == 1;
     if (!good)
-        fprintf(stderr, "click: a sample after %llu is damaged: make the file again\n", (unsigned long long)first);
+        fprintf(stderr, "click: a sample after %llu is damaged: make the file again\n",
+                (unsigned long long)first);
     return good;
 }
 
