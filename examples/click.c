@@ -31,6 +31,7 @@ struct shared {
         double seconds, auc;
     } points[POINTS_MAX];
     struct zr_ps_state state;
+    struct click_tiers tiers[ZR_PS_SERVERS_MAX];
 };
 
 struct options {
@@ -48,7 +49,7 @@ struct process {
     const struct options *options;
     unsigned number, slices; /* the first worker that it computes for, and how many */
     zr_backend *backend;
-    zr_arena *arena;
+    struct click_memory memory;
     struct click_model model;
     click_store *store;
     struct click_sample *samples;
@@ -67,19 +68,19 @@ static uint64_t now_ns(void)
 
 static zr_result open_process(struct process *process, const struct options *options, unsigned batch)
 {
-    const struct zr_arena_options arena = {.struct_bytes = sizeof arena, .name = "click"};
+    struct zr_arena_options arena = {.struct_bytes = sizeof arena, .name = "click"};
     process->options = options;
     TRY(zr_backend_host_create(&process->backend, NULL));
-    struct zr_arena_options with_backend = arena;
-    with_backend.backend = process->backend;
-    TRY(zr_arena_create(&process->arena, &with_backend));
-    return click_model_open(&process->model, process->arena, batch);
+    arena.backend = process->backend;
+    TRY(zr_arena_create(&process->memory.others, &arena));
+    TRY(zr_arena_create(&process->memory.tables, &arena));
+    return click_model_open(&process->model, process->memory.others, batch);
 }
 
 static zr_result take(struct process *process, size_t bytes, void *out /* address of a pointer */)
 {
-    return zr_arena_alloc(process->arena, &(struct zr_request){.bytes = bytes, .tag = ZR_TAG_ACTIVATION},
-                          out);
+    return zr_arena_alloc(process->memory.others,
+                          &(struct zr_request){.bytes = bytes, .tag = ZR_TAG_ACTIVATION}, out);
 }
 
 static zr_result open_worker(struct process *process, unsigned number, unsigned slices)
@@ -97,15 +98,17 @@ static zr_result open_worker(struct process *process, unsigned number, unsigned 
     TRY(take(process, sizeof *process->gradient, &process->gradient));
     TRY(take(process, sizeof *process->sum, &process->sum));
     TRY(take(process, TEST_MAX * sizeof *process->scores, &process->scores));
-    return click_store_open(&process->store, run, &process->model, process->arena, number);
+    return click_store_open(&process->store, run, &process->model, &process->memory, number);
 }
 
 static void close_process(struct process *process)
 {
     click_store_close(process->store);
     click_model_close(&process->model);
-    if (process->arena)
-        zr_arena_destroy(process->arena, NULL); /* frees all remaining blocks */
+    if (process->memory.tables)
+        zr_arena_destroy(process->memory.tables, NULL); /* frees all remaining blocks */
+    if (process->memory.others)
+        zr_arena_destroy(process->memory.others, NULL);
     if (process->backend)
         zr_backend_destroy(process->backend);
 }
@@ -162,7 +165,9 @@ static zr_result train_step(struct process *process, uint64_t step)
             sum[i] += part[i];
     }
     for (size_t i = 0; process->slices > 1 && i < sizeof *process->sum / sizeof(float); i++)
-        sum[i] /= (float)process->slices;
+        sum[i] *= 1.0f / (float)process->slices;
+    for (size_t i = 0; process->slices > 1 && i < gradients.count * CLICK_WIDTH; i++)
+        gradients.values[i] *= 1.0f / (float)process->slices;
     return click_store_push(process->store, &gradients, process->sum);
 }
 
@@ -227,6 +232,7 @@ static zr_result run_alone(struct process *process, const struct options *option
         next += options->eval_every;
     }
     options->shared->end_ns = trained_ns;
+    TRY(click_store_tiers(process->store, &options->shared->tiers[0]));
     return evaluate(process, true, &options->shared->truth);
 }
 
@@ -273,7 +279,8 @@ static zr_result run_observer(struct process *process, const struct options *opt
 static zr_result run_server(struct process *process, const struct options *options, unsigned number)
 {
     TRY(open_process(process, options, 1));
-    return click_serve(&options->run, &process->model, process->arena, number);
+    return click_serve(&options->run, &process->model, &process->memory, number,
+                       &options->shared->tiers[number]);
 }
 
 static int rank_main(struct zr_local_world *local, unsigned rank, void *argument)
@@ -324,26 +331,54 @@ static int launch(struct options *options)
 
 /* ---- Report -------------------------------------------------------------------------------------------- */
 
+static void report_json(const struct options *options, double rate)
+{
+    const struct shared *shared = options->shared;
+    printf("{\"truth_auc\": %.6f, \"auc\": %.6f, \"samples_per_second\": %.1f, \"curve\": [", shared->truth,
+           shared->points[shared->points_count - 1].auc, rate);
+    for (unsigned i = 0; i < shared->points_count; i++)
+        printf("%s[%llu, %.3f, %.6f]", i ? ", " : "", (unsigned long long)shared->points[i].samples,
+               shared->points[i].seconds, shared->points[i].auc);
+    printf("], \"staleness\": [");
+    for (unsigned i = 0; i < ZR_PS_STALE_BINS; i++)
+        printf("%s%llu", i ? ", " : "", (unsigned long long)shared->state.staleness[i]);
+    printf("], \"tiers\": [");
+    for (unsigned i = 0; i == 0 || i < options->run.servers; i++) {
+        const struct click_tiers *tiers = &shared->tiers[i];
+        printf(
+            "%s{\"memory_planned_bytes\": %llu, \"memory_measured_bytes\": %llu, \"file_planned_bytes\": %llu, "
+            "\"rows\": %llu, \"rows_in_memory\": %llu}",
+            i ? ", " : "", (unsigned long long)tiers->memory_planned,
+            (unsigned long long)tiers->memory_measured, (unsigned long long)tiers->file_planned,
+            (unsigned long long)tiers->rows_count, (unsigned long long)tiers->slots_used_count);
+    }
+    puts("]}");
+}
+
 static void report(const struct options *options)
 {
     const struct shared *shared = options->shared;
     const struct point *last = &shared->points[shared->points_count - 1], *at = shared->points;
-    double seconds = (double)(shared->end_ns - shared->begin_ns) / 1e9,
-           rate = (double)last->samples / seconds;
-    while (at <= last && at->auc < options->target)
-        at++;
+    double rate = (double)last->samples * 1e9 / (double)(shared->end_ns - shared->begin_ns);
     if (options->json) {
-        printf("{\"truth_auc\": %.6f, \"auc\": %.6f, \"samples_per_second\": %.1f, \"curve\": [",
-               shared->truth, last->auc, rate);
-        for (unsigned i = 0; i < shared->points_count; i++)
-            printf("%s[%llu, %.3f, %.6f]", i ? ", " : "", (unsigned long long)shared->points[i].samples,
-                   shared->points[i].seconds, shared->points[i].auc);
-        puts("]}");
+        report_json(options, rate);
         return;
     }
     printf("%.0f samples/s; AUC %.5f, that of the law %.5f\n", rate, last->auc, shared->truth);
+    while (at <= last && at->auc < options->target)
+        at++;
     if (options->target > 0 && at <= last)
         printf("AUC %.3f after %.2f s\n", options->target, at->seconds);
+    for (unsigned i = 0; i == 0 || i < options->run.servers; i++) {
+        const struct click_tiers *tiers = &shared->tiers[i];
+        printf("memory %.1f MiB planned, %.1f MiB measured; file %.1f MiB planned",
+               (double)tiers->memory_planned / 0x1p20, (double)tiers->memory_measured / 0x1p20,
+               (double)tiers->file_planned / 0x1p20);
+        if (tiers->rows_count > 0)
+            printf("; %llu of %llu rows in memory", (unsigned long long)tiers->slots_used_count,
+                   (unsigned long long)tiers->rows_count);
+        puts("");
+    }
 }
 
 /* ---- Command line -------------------------------------------------------------------------------------- */
@@ -449,7 +484,7 @@ static int read_options(struct options *out, int argc, char **argv)
     out->run.servers = (unsigned)numbers[SERVERS];
     out->run.batch = (unsigned)numbers[BATCH];
     out->run.rate = (float)numbers[RATE];
-    out->run.dense_rate = (float)numbers[DENSE_RATE];
+    out->run.dense_factor = (float)(numbers[DENSE_RATE] / numbers[RATE]);
     out->run.seed = (uint64_t)numbers[SEED];
     out->run.memory_limit_bytes = (size_t)numbers[LIMIT];
     out->run.rows_limit = numbers[ROWS] > 0 ? (uint64_t)numbers[ROWS] : 4 * all + 100000;

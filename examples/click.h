@@ -93,8 +93,7 @@ struct click_batch {
 zr_result click_forward(struct click_model *model, const struct click_batch *batch);
 zr_result click_backward(struct click_model *model, struct click_batch *batch);
 
-/* ---- Store of the parameters ------------------------------------------------------------------------------
- */
+/* ---- Store of the parameters --------------------------------------------------------------------------- */
 
 /* The same in all processes of a run. */
 struct click_run {
@@ -102,7 +101,7 @@ struct click_run {
     unsigned batch;            /* samples of a worker's step */
     struct zr_ps_timing timing;
     struct zr_ps_staleness staleness;
-    float rate, dense_rate;    /* of Adagrad for rows, of Adam for the other parameters */
+    float rate, dense_factor;  /* of Adagrad for rows; of Adam for the others: rate * dense_factor */
     uint64_t seed, rows_limit; /* rows_limit: values with a row, on all servers */
     size_t memory_limit_bytes; /* of the rows in memory, on all servers; 0: all of them */
     const char *folder;        /* for rows beyond memory_limit_bytes; NULL: none */
@@ -110,11 +109,20 @@ struct click_run {
     int listeners[ZR_PS_SERVERS_MAX];
 };
 
+/* Bytes of the parameters and their optimizer state in a process, by tier. */
+struct click_tiers {
+    uint64_t memory_planned, memory_measured, file_planned;
+    uint64_t rows_count, slots_used_count; /* rows; rows in memory. 0 of a server */
+};
+
+struct click_memory {
+    zr_arena *tables, *others; /* tables: of sparse tables, and of servers; both outlive the store */
+};
+
 typedef struct click_store click_store;
-/* number: of a worker, or ZR_PS_OBSERVER. The kernels are the model's. All memory is of the arena, which
- * outlives the store. */
+/* number: of a worker, or ZR_PS_OBSERVER. The kernels are the model's. */
 zr_result click_store_open(click_store **out, const struct click_run *run, struct click_model *model,
-                           zr_arena *arena, unsigned number);
+                           const struct click_memory *memory, unsigned number);
 void click_store_close(click_store *store);
 
 struct click_rows {
@@ -132,9 +140,10 @@ zr_result click_store_push(click_store *store, const struct click_rows *rows, st
 zr_result click_store_report(click_store *store, struct zr_ps_state *out); /* of all servers */
 /* The last call of a worker, which the servers no longer wait for. */
 zr_result click_store_leave(click_store *store);
+zr_result click_store_tiers(click_store *store, struct click_tiers *out); /* with 0 servers */
 
 /* The program of server `number`: returns after all workers have left. */
-zr_result click_serve(const struct click_run *run, struct click_model *model, zr_arena *arena,
-                      unsigned number);
+zr_result click_serve(const struct click_run *run, struct click_model *model,
+                      const struct click_memory *memory, unsigned number, struct click_tiers *out);
 
 #endif

@@ -7,13 +7,16 @@
 #include "click.h"
 
 enum { DENSE, ROWS, STATES, TABLES }; /* STATES: of Adagrad for rows, with geo only */
-enum { DENSE_COUNT = sizeof(struct click_dense) / sizeof(float) };
+enum {
+    DENSE_COUNT = sizeof(struct click_dense) / sizeof(float),
+    ROW_BYTES = 8 + CLICK_WIDTH * sizeof(float)
+};
 static const float BETA1 = 0.9f, BETA2 = 0.999f, EPSILON = 1e-8f;
 
 struct click_store {
     const struct click_run *run;
     struct click_model *model;
-    zr_arena *arena;
+    struct click_memory memory;
     unsigned number;
     uint64_t steps;
     struct click_dense *dense;
@@ -67,11 +70,11 @@ static void describe(struct tables *out, const struct click_run *run, zr_arena *
     out->states.init_range = 0;
     out->list[DENSE] = (struct zr_ps_table){.name = "dense",
                                             .elements = DENSE_COUNT,
-                                            .rate_factor = run->dense_rate / run->rate,
+                                            .rate_factor = run->dense_factor,
                                             .decay_factor = 1,
                                             .filled = true};
-    out->list[ROWS] = (struct zr_ps_table){.name = "rows", .rows = &out->rows};
-    out->list[STATES] = (struct zr_ps_table){.name = "states", .rows = &out->states};
+    out->list[ROWS] = (struct zr_ps_table){.name = "rows", .rows = &out->rows, .rate_factor = 1};
+    out->list[STATES] = (struct zr_ps_table){.name = "states", .rows = &out->states, .rate_factor = 1};
     out->options = (struct zr_ps_options){
         .struct_bytes = sizeof out->options,
         .workers = run->workers,
@@ -79,6 +82,7 @@ static void describe(struct tables *out, const struct click_run *run, zr_arena *
         .timing = run->timing,
         .staleness = run->staleness,
         .optimizer = {.kind = ZR_OPTIMIZER_ADAMW, .beta1 = BETA1, .beta2 = BETA2, .epsilon = EPSILON},
+        .message_bytes = (1 << 20) + (size_t)run->batch * CLICK_CATEGORIES * ROW_BYTES,
         .tables = out->list,
         .tables_count = run->timing.kind == ZR_PS_GEO ? TABLES : TABLES - 1};
 }
@@ -88,24 +92,25 @@ static void describe(struct tables *out, const struct click_run *run, zr_arena *
 static zr_result connect_worker(click_store *store)
 {
     struct tables tables;
-    describe(&tables, store->run, store->arena);
+    describe(&tables, store->run, store->memory.tables);
     const struct zr_ps_worker_options options = {.struct_bytes = sizeof options,
                                                  .common = tables.options,
                                                  .worker = store->number,
                                                  .addresses = store->run->addresses,
-                                                 .arena = store->arena};
+                                                 .arena = store->memory.others};
     const struct zr_ps_item all = {.table = DENSE, .count = DENSE_COUNT, .values = store->dense};
     TRY(zr_ps_worker_create(&store->worker, &options));
     return zr_ps_fill(store->worker, &(struct zr_ps_filling){.batch = {&all, 1}, .done = true});
 }
 
 zr_result click_store_open(click_store **out, const struct click_run *run, struct click_model *model,
-                           zr_arena *arena, unsigned number)
+                           const struct click_memory *memory, unsigned number)
 {
+    zr_arena *arena = memory->others;
     void *at;
     TRY(take(arena, sizeof **out, &at));
     click_store *store = memset(at, 0, sizeof **out);
-    *store = (struct click_store){.run = run, .model = model, .arena = arena, .number = number};
+    *store = (struct click_store){.run = run, .model = model, .memory = *memory, .number = number};
     *out = store;
     TRY(take(arena, sizeof *store->dense, &store->dense));
     click_dense_init(store->dense, run->seed);
@@ -129,7 +134,7 @@ zr_result click_store_open(click_store **out, const struct click_run *run, struc
     }
     if (run->servers > 0)
         return connect_worker(store);
-    const struct zr_table_options rows = table_options(run, 1, arena);
+    const struct zr_table_options rows = table_options(run, 1, memory->tables);
     return zr_table_create(&store->table, &rows);
 }
 
@@ -147,7 +152,7 @@ void click_store_close(click_store *store)
 static zr_result update_dense(click_store *store, struct click_dense *gradient)
 {
     const struct zr_update_adamw update = {
-        .how = {.rate = store->run->dense_rate,
+        .how = {.rate = store->run->rate * store->run->dense_factor,
                 .beta1 = BETA1,
                 .beta2 = BETA2,
                 .epsilon = EPSILON,
@@ -264,8 +269,7 @@ static zr_result push_geo(click_store *store, const struct click_rows *rows, str
     return zr_ps_end_step(store->worker);
 }
 
-/* ---- The end of a step and of a worker --------------------------------------------------------------------
- */
+/* ---- The end of a step and of a worker ----------------------------------------------------------------- */
 
 zr_result click_store_push(click_store *store, const struct click_rows *rows, struct click_dense *gradient)
 {
@@ -297,22 +301,56 @@ zr_result click_store_leave(click_store *store)
 
 /* ---- Servers and bytes --------------------------------------------------------------------------------- */
 
-zr_result click_serve(const struct click_run *run, struct click_model *model, zr_arena *arena,
-                      unsigned number)
+/* Adds what is planned for a table. */
+static zr_result plan(const struct zr_table_options *options, struct click_tiers *out)
+{
+    struct zr_table_plan plan;
+    TRY(zr_table_plan(options, &plan));
+    out->memory_planned += plan.memory_bytes + plan.staging_bytes + plan.record_bytes;
+    out->file_planned += plan.file_bytes;
+    return ZR_OK;
+}
+
+static zr_result measure(zr_arena *tables, struct click_tiers *out)
+{
+    struct zr_tag_limits high;
+    TRY(zr_arena_get_high_water(tables, &high));
+    out->memory_measured = high.total_bytes;
+    return ZR_OK;
+}
+
+zr_result click_store_tiers(click_store *store, struct click_tiers *out)
+{
+    const struct zr_table_options rows = table_options(store->run, 1, store->memory.tables);
+    struct zr_table_status status;
+    zr_table_get_status(store->table, &status);
+    *out = (struct click_tiers){.rows_count = status.rows_count, .slots_used_count = status.slots_used_count};
+    TRY(plan(&rows, out));
+    return measure(store->memory.tables, out);
+}
+
+zr_result click_serve(const struct click_run *run, struct click_model *model,
+                      const struct click_memory *memory, unsigned number, struct click_tiers *out)
 {
     struct tables tables;
-    describe(&tables, run, arena);
+    struct zr_ps_bytes bytes;
+    describe(&tables, run, memory->tables);
     const struct zr_ps_server_options options = {.struct_bytes = sizeof options,
                                                  .common = tables.options,
                                                  .server = number,
                                                  .listener = run->listeners[number],
-                                                 .arena = arena,
+                                                 .arena = memory->tables,
                                                  .kernels = model->kernels,
                                                  .context = &model->context};
     zr_ps_server *server = NULL;
+    TRY(zr_ps_server_plan(&tables.options, number, &bytes));
+    *out = (struct click_tiers){.memory_planned = bytes.master + bytes.optimizer + bytes.gradients +
+                                                  bytes.messages + bytes.log + bytes.records};
+    for (unsigned table = ROWS; table < tables.options.tables_count; table++)
+        TRY(plan(tables.list[table].rows, out));
     zr_result result = zr_ps_server_create(&server, &options);
     if (result == ZR_OK)
         result = zr_ps_server_run(server);
     zr_ps_server_destroy(server);
-    return result;
+    return result == ZR_OK ? measure(memory->tables, out) : result;
 }
