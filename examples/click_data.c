@@ -40,9 +40,9 @@ int32_t click_log2(int32_t number)
     return (int32_t)((exponent << 16) + ((((uint64_t)number + 1) << 16) >> exponent) - 65536);
 }
 
-/* ---- A Zipf law: p(rank) ~ rank^-(1 + 3/64), constant within a 16th of an octave
- * --------------------------- */
+/* ---- A Zipf law ---------------------------------------------------------------------------------------- */
 
+/* p(rank) ~ rank^-(1 + 3/64), constant within a 16th of an octave. */
 enum { SLOTS = 4096, BINS = 512, HEAD = 16 };
 struct zipf {
     uint32_t first[BINS], ranks[BINS]; /* ranks of a bin */
