@@ -69,11 +69,14 @@ static uint64_t now_ns(void)
 static zr_result open_process(struct process *process, const struct options *options, unsigned batch)
 {
     struct zr_arena_options arena = {.struct_bytes = sizeof arena, .name = "click"};
+    struct zr_tag_limits unlimited;
     process->options = options;
     TRY(zr_backend_host_create(&process->backend, NULL));
     arena.backend = process->backend;
     TRY(zr_arena_create(&process->memory.others, &arena));
     TRY(zr_arena_create(&process->memory.tables, &arena));
+    memset(&unlimited, 0xff, sizeof unlimited); /* limits count the bytes at the peak */
+    TRY(zr_arena_set_tag_limits(process->memory.tables, &unlimited));
     return click_model_open(&process->model, process->memory.others, batch);
 }
 

@@ -306,7 +306,7 @@ static zr_result plan(const struct zr_table_options *options, struct click_tiers
 {
     struct zr_table_plan plan;
     TRY(zr_table_plan(options, &plan));
-    out->memory_planned += plan.memory_bytes + plan.staging_bytes + plan.record_bytes;
+    out->memory_planned += plan.memory_bytes + plan.staging_bytes;
     out->file_planned += plan.file_bytes;
     return ZR_OK;
 }
