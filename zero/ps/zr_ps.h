@@ -7,8 +7,9 @@
  * (zero/table/zr_table.h); each id belongs to one server.
  *
  * Steps. A worker's step is: pulls, then pushes, then zr_ps_end_step(). The number of steps that a worker has
- * ended is its clock. A worker pushes a dense table `pushes` times in a step, or never; each push has the
- * whole table.
+ * ended is its clock. A worker pushes a table at most once in a step, with the whole of a dense table. With sync
+ * and ssp a dense table may have more pushes in a step (zr_ps_table.pushes): then every worker makes all of
+ * them in every step, and all workers push such tables in the same order.
  *
  *   sync        Gradients of a step are added in the order of workers, divided by the number of workers that
  *               pushed, and applied in one update, with the bits of stage 0 of the engine. A pull in step c
