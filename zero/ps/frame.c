@@ -33,8 +33,8 @@ static bool sizes_of(const struct zr_ps_setup *setup, unsigned server, const str
     uint64_t bytes = item->count * (wide ? sizeof(float) : zr_precision_bytes(entry->table.precision));
     *data = reads ? 0 : bytes;
     *answer = reads ? bytes : 0;
-    return item->count > 0 && item->first >= part.first && item->count <= part.count &&
-           item->first - part.first <= part.count - item->count &&
+    return (item->count > 0 || frame->kind == ZR_PS_FILL) && item->first >= part.first &&
+           item->count <= part.count && item->first - part.first <= part.count - item->count &&
            (frame->kind != ZR_PS_PUSH || item->count == part.count);
 }
 
@@ -51,8 +51,7 @@ bool zr_ps_request_valid(const struct zr_ps_setup *setup, unsigned server, struc
     for (unsigned i = 0; i < frame->items_count; i++) {
         struct zr_ps_wire_item item;
         memcpy(&item, request.payload + i * sizeof item, sizeof item);
-        if (item.table >= setup->options.tables_count ||
-            item.index >= setup->entries[item.table].pushes ||
+        if (item.table >= setup->options.tables_count || item.index >= setup->entries[item.table].pushes ||
             !sizes_of(setup, server, frame, &item, &data, &answer) || item.bytes != data ||
             data > frame->bytes - at || zr_ps_padded(data) > frame->bytes - at ||
             zr_ps_padded(answer) > setup->message_bytes - *reply_bytes)
@@ -73,9 +72,9 @@ struct zr_ps_view zr_ps_view_of(const struct zr_ps_setup *setup, struct zr_ps_re
     view.entry = &setup->entries[view.item.table];
     *at += zr_ps_padded(view.item.bytes);
     if (reads)
-        view.reply_bytes = zr_ps_padded(
-            view.item.count * (view.entry->width ? view.entry->width * sizeof(float)
-                               : wide            ? sizeof(float)
-                                                 : zr_precision_bytes(view.entry->table.precision)));
+        view.reply_bytes =
+            zr_ps_padded(view.item.count * (view.entry->width ? view.entry->width * sizeof(float)
+                                            : wide            ? sizeof(float)
+                                                   : zr_precision_bytes(view.entry->table.precision)));
     return view;
 }

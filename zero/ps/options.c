@@ -9,6 +9,7 @@
 #include "alloc/base/hash.h"
 #include "zero/comm/take.h"
 #include "zero/ps/wire.h"
+#include "zero/table/zr_table.h"
 
 /* ---- Names --------------------------------------------------------------------------------------------- */
 
@@ -39,8 +40,9 @@ zr_result zr_ps_timing_read(struct zr_ps_timing *out, const char *text)
         *out = (struct zr_ps_timing){(enum zr_ps_timing_kind)kind, (unsigned)number};
         return ZR_OK;
     }
-    return zr_fail(ZR_ERR_INVALID, "%s is no timing of parameter servers; give %s with K from 1, S from 0 to %d",
-                   text, ZR_PS_TIMING_NAMES, ZR_PS_SSP_MAX);
+    return zr_fail(ZR_ERR_INVALID,
+                   "%s is no timing of parameter servers; give %s with K from 1, S from 0 to %d", text,
+                   ZR_PS_TIMING_NAMES, ZR_PS_SSP_MAX);
 }
 
 zr_result zr_ps_staleness_read(struct zr_ps_staleness *out, const char *text)
@@ -116,8 +118,9 @@ static zr_result check_numbers(const struct zr_ps_options *o)
                        o->tables_count);
     if (!optimizer || optimizer->prepares || zr_optimizer_block(optimizer) > 1 ||
         o->optimizer.average_decay > 0)
-        return zr_fail(ZR_ERR_INVALID,
-                       "parameter servers update parts of tensors: use adamw or sgd, without a moving average");
+        return zr_fail(
+            ZR_ERR_INVALID,
+            "parameter servers update parts of tensors: use adamw or sgd, without a moving average");
     if (o->optimizer.clip != 0)
         return zr_fail(ZR_ERR_INVALID,
                        "parameter servers update before the norm of all gradients is known: clip must be 0");
@@ -133,16 +136,20 @@ static zr_result check_table(const struct zr_ps_options *o, unsigned t)
         if (strcmp(o->tables[other].name, table->name) == 0)
             return zr_fail(ZR_ERR_INVALID, "two tables have the name %s", table->name);
     if ((table->elements == 0) != (table->rows != NULL) || table->elements > SIZE_MAX / 64)
-        return zr_fail(ZR_ERR_INVALID, "table %s: give `elements` of a dense table, or `rows` of a sparse one",
-                       table->name);
+        return zr_fail(ZR_ERR_INVALID,
+                       "table %s: give `elements` of a dense table, or `rows` of a sparse one", table->name);
     if (table->precision >= ZR_PRECISION_COUNT || !isfinite(table->rate_factor) ||
         !isfinite(table->decay_factor) || table->pushes > 1 << 20)
         return zr_fail(ZR_ERR_INVALID, "table %s: a number is out of range", table->name);
     if (table->precision != ZR_PRECISION_FP32 && (table->rows || o->timing.kind == ZR_PS_GEO))
         return zr_fail(ZR_ERR_INVALID, "table %s: rows and differences are fp32", table->name);
     if (table->rows && (table->pushes > 1 || o->staleness.kind == ZR_PS_STALE_COMPENSATE || table->filled))
-        return zr_fail(ZR_ERR_INVALID,
-                       "table %s: rows have one push in a step, no compensation and no fill", table->name);
+        return zr_fail(ZR_ERR_INVALID, "table %s: rows have one push in a step, no compensation and no fill",
+                       table->name);
+    if (table->rows && (table->rows->width < 1 || table->rows->width > ZR_TABLE_WIDTH_MAX ||
+                        (o->timing.kind == ZR_PS_GEO && table->rows->optimizer != ZR_TABLE_SGD)))
+        return zr_fail(ZR_ERR_INVALID, "table %s: the width is out of range, or geo and not ZR_TABLE_SGD",
+                       table->name);
     return ZR_OK;
 }
 
@@ -150,9 +157,8 @@ static uint64_t hash_of(const struct zr_ps_setup *setup)
 {
     const struct zr_ps_options *o = &setup->options;
     uint64_t hash = zr_hash_next(ZR_HASH_START, ZR_PS_VERSION);
-    const uint64_t numbers[] = {o->workers,      o->servers,        o->timing.kind,
-                                o->timing.parameter, o->staleness.kind, o->optimizer.kind,
-                                o->tables_count, setup->message_bytes};
+    const uint64_t numbers[] = {o->workers,        o->servers,        o->timing.kind,  o->timing.parameter,
+                                o->staleness.kind, o->optimizer.kind, o->tables_count, setup->message_bytes};
     const float floats[] = {o->staleness.lambda,  o->optimizer.beta1,           o->optimizer.beta2,
                             o->optimizer.epsilon, o->optimizer.momentum_factor, o->optimizer.weight_decay};
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
@@ -195,8 +201,8 @@ zr_result zr_ps_setup_init(struct zr_ps_setup *out, const struct zr_ps_options *
     for (unsigned t = 0; t < options->tables_count && result == ZR_OK; t++)
         result = check_table(options, t);
     if (result == ZR_OK)
-        result = zr_take(arena, ZR_TAG_OTHER, options->tables_count, sizeof *out->entries,
-                         (void **)&out->entries);
+        result =
+            zr_take(arena, ZR_TAG_OTHER, options->tables_count, sizeof *out->entries, (void **)&out->entries);
     if (result != ZR_OK)
         return result;
     out->options = *options;
@@ -209,7 +215,9 @@ zr_result zr_ps_setup_init(struct zr_ps_setup *out, const struct zr_ps_options *
     for (unsigned t = 0; t < options->tables_count; t++) {
         const struct zr_ps_table *table = &options->tables[t];
         out->entries[t] = (struct zr_ps_entry){
-            .table = *table, .pushes = table->pushes && zr_ps_groups(&options->timing) ? table->pushes : 1};
+            .table = *table,
+            .pushes = table->pushes && zr_ps_groups(&options->timing) ? table->pushes : 1,
+            .width = table->rows ? (unsigned)table->rows->width : 0};
     }
     out->message_bytes = message_bytes(out);
     out->hash = hash_of(out);

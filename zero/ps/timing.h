@@ -37,7 +37,8 @@ struct zr_ps_timetable {
     const uint32_t *pushes;       /* [tables]: of a step; 0: a sparse table */
 };
 
-static inline struct zr_ps_lane *zr_ps_lane_of(const struct zr_ps_timetable *t, unsigned table, unsigned worker)
+static inline struct zr_ps_lane *zr_ps_lane_of(const struct zr_ps_timetable *t, unsigned table,
+                                               unsigned worker)
 {
     return &t->lanes[(size_t)table * t->workers + worker];
 }

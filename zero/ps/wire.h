@@ -13,16 +13,16 @@
  *   PULL, READ  dense: none; rows: ids [count]. The reply has elements, or floats [count][width]
  *
  * HELLO is the first request. Its `number` is the hash of the options; the reply has the worker's clock in
- * `clock` and the sequence number of its last request that changed something in `number`. A later HELLO of the
- * same worker ends its earlier connection.
+ * `clock` and the sequence number of its last request that changed something in `number`. A later HELLO of
+ * the same worker ends its earlier connection.
  *
  * Sequence numbers of a worker rise by 1 with each request. A server applies a FILL, PUSH, END_STEP or LEAVE
  * only if its number is above that of the last such request of the worker, and answers as before otherwise.
  *
  * A server that holds a request back, until the timing allows it, sends a reply of kind HELD every second.
  *
- * A primary connects to its replica as client ZR_PS_PRIMARY and forwards requests with `worker` and `sequence`
- * of their sender. */
+ * A primary connects to its replica as client ZR_PS_PRIMARY and forwards requests with `worker` and
+ * `sequence` of their sender. */
 #ifndef ZR_PS_WIRE_H
 #define ZR_PS_WIRE_H
 
@@ -34,13 +34,13 @@
 
 enum zr_ps_kind {
     ZR_PS_HELLO = 1,
-    ZR_PS_FILL,     /* content, done, number: updates */
-    ZR_PS_PULL,     /* clock */
-    ZR_PS_READ,     /* content */
-    ZR_PS_PUSH,     /* clock, rate, scale */
-    ZR_PS_END_STEP, /* clock: the step that ends */
-    ZR_PS_LEAVE,    /* number: of the worker that leaves */
-    ZR_PS_REPORT,   /* the reply is a struct zr_ps_state */
+    ZR_PS_FILL,       /* content, done, number: updates */
+    ZR_PS_PULL,       /* clock */
+    ZR_PS_READ,       /* content */
+    ZR_PS_PUSH,       /* clock, rate, scale */
+    ZR_PS_END_STEP,   /* clock: the step that ends */
+    ZR_PS_LEAVE,      /* number: of the worker that leaves */
+    ZR_PS_REPORT,     /* the reply is a struct zr_ps_state */
     ZR_PS_VERSION_OF, /* of table `number`; the reply has it in `number` */
     ZR_PS_KINDS,
     ZR_PS_REPLY = 64,
