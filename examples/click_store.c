@@ -343,7 +343,7 @@ zr_result click_serve(const struct click_run *run, struct click_model *model,
                                                  .kernels = model->kernels,
                                                  .context = &model->context};
     zr_ps_server *server = NULL;
-    TRY(zr_ps_server_plan(&tables.options, number, &bytes));
+    TRY(zr_ps_server_plan(&tables.options, number, memory->others, &bytes));
     *out = (struct click_tiers){.memory_planned = bytes.master + bytes.optimizer + bytes.gradients +
                                                   bytes.messages + bytes.log + bytes.records};
     for (unsigned table = ROWS; table < tables.options.tables_count; table++)
