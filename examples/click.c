@@ -20,8 +20,9 @@ enum { POINTS_MAX = 64, TEST_MAX = 100000 };
 
 /* What the processes of a run share. */
 struct shared {
-    sem_t stepped;  /* posted by workers after each step */
-    sem_t finished; /* posted by the observer for each worker: the last evaluation is done */
+    sem_t stepped;          /* posted by workers after each step */
+    sem_t finished;         /* posted by the observer for each worker: the last evaluation is done */
+    _Atomic uint64_t taken; /* samples that workers have begun, if they do not wait for each other */
     uint64_t begin_ns;
     _Atomic uint64_t end_ns; /* of the last step of any worker */
     double truth;            /* AUC of the law; 0.5 of a file that was not drawn */
@@ -129,29 +130,22 @@ static zr_result read_samples(struct process *process, uint64_t first, unsigned 
     return ZR_OK;
 }
 
-/* Samples of a step: those of worker 0, of worker 1, .. */
-static zr_result read_step(struct process *process, uint64_t step, uint64_t *ids)
+/* Step `step` of a round of samples from `first` on; a round has one step, or with geo K. */
+static zr_result train_step(struct process *process, uint64_t first, unsigned step)
 {
     const struct click_run *run = &process->options->run;
-    uint64_t first = (step * run->workers + process->number) * run->batch;
-    return read_samples(process, first, process->slices * run->batch, process->samples, ids);
-}
-
-static zr_result train_step(struct process *process, uint64_t step)
-{
-    const struct click_run *run = &process->options->run;
-    const unsigned each = run->batch * CLICK_CATEGORIES;
-    const struct click_rows values = {process->ids, (size_t)process->slices * each, process->rows},
-                            gradients = {process->ids, values.count, process->row_gradients};
+    const unsigned count = process->slices * run->batch;
+    const size_t ids = (size_t)count * CLICK_CATEGORIES;
+    const struct click_rows values = {process->ids, ids, process->rows},
+                            gradients = {process->ids, ids, process->row_gradients},
+                            all = {process->ids, run->timing.parameter * ids, NULL};
     const struct click_dense *dense;
     float *sum = &process->sum->w1[0][0], *part = &process->gradient->w1[0][0];
-    if (run->timing.kind == ZR_PS_GEO && step % run->timing.parameter == 0) {
-        struct click_rows all = {process->ids, (size_t)run->timing.parameter * each, NULL};
-        for (unsigned i = 0; i < run->timing.parameter; i++)
-            TRY(read_step(process, step + i, process->ids + (size_t)i * each));
+    for (unsigned i = 0; step == 0 && run->timing.kind == ZR_PS_GEO && i < run->timing.parameter; i++)
+        TRY(read_samples(process, first + i * count, count, process->samples, process->ids + i * ids));
+    if (step == 0 && run->timing.kind == ZR_PS_GEO)
         TRY(click_store_fetch(process->store, &all));
-    }
-    TRY(read_step(process, step, process->ids));
+    TRY(read_samples(process, first + step * count, count, process->samples, process->ids));
     TRY(click_store_pull(process->store, &values, false, &dense));
     for (unsigned slice = 0; slice < process->slices; slice++) {
         const size_t at = (size_t)slice * run->batch;
@@ -227,7 +221,7 @@ static zr_result run_alone(struct process *process, const struct options *option
     TRY(open_worker(process, 0, options->run.workers));
     for (uint64_t step = 0; step < options->steps; step++) {
         begin_ns = now_ns();
-        TRY(train_step(process, step));
+        TRY(train_step(process, step * each, 0));
         trained_ns += now_ns() - begin_ns;
         if ((step + 1) * each < next && step + 1 < options->steps)
             continue;
@@ -239,6 +233,24 @@ static zr_result run_alone(struct process *process, const struct options *option
     return evaluate(process, true, &options->shared->truth);
 }
 
+static unsigned round_steps(const struct click_run *run)
+{
+    return run->timing.kind == ZR_PS_GEO ? run->timing.parameter : 1;
+}
+
+/* The first sample of a worker's round; UINT64_MAX: it has no more. Where workers do not wait for each other,
+ * a faster one has more of the samples. */
+static uint64_t next_round(const struct options *options, unsigned number, uint64_t round)
+{
+    const struct click_run *run = &options->run;
+    const uint64_t each = (uint64_t)round_steps(run) * run->batch,
+                   all = options->steps * run->workers * run->batch;
+    bool waits = run->timing.kind != ZR_PS_ASYNC && run->timing.kind != ZR_PS_GEO;
+    uint64_t first =
+        waits ? (round * run->workers + number) * each : atomic_fetch_add(&options->shared->taken, each);
+    return first + each <= all ? first : UINT64_MAX;
+}
+
 static zr_result run_worker(struct process *process, const struct options *options, unsigned number)
 {
     struct shared *shared = options->shared;
@@ -246,13 +258,14 @@ static zr_result run_worker(struct process *process, const struct options *optio
     const struct timespec rest = {(time_t)sleep_s, (long)((sleep_s - (double)(time_t)sleep_s) * 1e9)};
     TRY(open_process(process, options, options->run.batch));
     TRY(open_worker(process, number, 1));
-    for (uint64_t step = 0; step < options->steps; step++) {
-        TRY(train_step(process, step));
-        if (sleep_s > 0)
-            nanosleep(&rest, NULL);
-        shared->end_ns = now_ns();
-        sem_post(&shared->stepped);
-    }
+    for (uint64_t round = 0, first; (first = next_round(options, number, round)) != UINT64_MAX; round++)
+        for (unsigned step = 0; step < round_steps(&options->run); step++) {
+            TRY(train_step(process, first, step));
+            if (sleep_s > 0)
+                nanosleep(&rest, NULL);
+            shared->end_ns = now_ns();
+            sem_post(&shared->stepped);
+        }
     sem_wait(&shared->finished);
     return click_store_leave(process->store);
 }

@@ -345,7 +345,7 @@ zr_result click_serve(const struct click_run *run, struct click_model *model,
     zr_ps_server *server = NULL;
     TRY(zr_ps_server_plan(&tables.options, number, memory->others, &bytes));
     *out = (struct click_tiers){.memory_planned = bytes.master + bytes.optimizer + bytes.gradients +
-                                                  bytes.messages + bytes.log + bytes.records};
+                                                  bytes.messages + bytes.log};
     for (unsigned table = ROWS; table < tables.options.tables_count; table++)
         TRY(plan(tables.list[table].rows, out));
     zr_result result = zr_ps_server_create(&server, &options);
