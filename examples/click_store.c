@@ -25,8 +25,9 @@ struct click_store {
     zr_ps_worker *worker;
     struct {
         struct click_dense *old, *difference;
-        uint64_t *ids; /* sorted, without repetitions */
-        size_t ids_count, ids_room;
+        uint64_t *ids; /* of the round: sorted, without repetitions */
+        size_t ids_count;
+        size_t *places; /* of the ids of the step, among those of the round */
         float *rows, *states, *old_rows, *old_states, *sums; /* [ids_count][CLICK_WIDTH] */
     } geo;
 };
@@ -122,10 +123,10 @@ zr_result click_store_open(click_store **out, const struct click_run *run, struc
     }
     if (run->timing.kind == ZR_PS_GEO) {
         const size_t room = (size_t)run->timing.parameter * run->batch * CLICK_CATEGORIES;
-        store->geo.ids_room = room;
         TRY(take(arena, sizeof *store->dense, &store->geo.old));
         TRY(take(arena, sizeof *store->dense, &store->geo.difference));
         TRY(take(arena, room * sizeof(uint64_t), &store->geo.ids));
+        TRY(take(arena, room * sizeof(size_t), &store->geo.places));
         float **blocks[] = {&store->geo.rows, &store->geo.states, &store->geo.old_rows,
                             &store->geo.old_states, &store->geo.sums};
         for (size_t i = 0; i < sizeof blocks / sizeof blocks[0]; i++)
@@ -167,14 +168,15 @@ static zr_result update_dense(click_store *store, struct click_dense *gradient)
     return store->model->kernels->update_adamw(&store->model->context, &update);
 }
 
-static float *copy_of(const click_store *store, uint64_t id, float *of)
+/* The place of an id among those of the round. */
+static size_t place_of(const click_store *store, uint64_t id)
 {
     size_t low = 0, high = store->geo.ids_count;
     while (high - low > 1) {
         size_t middle = (low + high) / 2;
         *(store->geo.ids[middle] <= id ? &low : &high) = middle;
     }
-    return of + low * CLICK_WIDTH;
+    return low;
 }
 
 zr_result click_store_pull(click_store *store, const struct click_rows *rows, bool peek,
@@ -190,9 +192,11 @@ zr_result click_store_pull(click_store *store, const struct click_rows *rows, bo
         return zr_table_pull(store->table, &pull);
     if (store->run->timing.kind != ZR_PS_GEO || peek)
         return zr_ps_pull(store->worker, &(struct zr_ps_batch){items, 2});
-    for (size_t i = 0; i < rows->count; i++)
-        memcpy(rows->values + i * CLICK_WIDTH, copy_of(store, rows->ids[i], store->geo.rows),
+    for (size_t i = 0; i < rows->count; i++) {
+        store->geo.places[i] = place_of(store, rows->ids[i]);
+        memcpy(rows->values + i * CLICK_WIDTH, store->geo.rows + store->geo.places[i] * CLICK_WIDTH,
                CLICK_WIDTH * sizeof(float));
+    }
     return ZR_OK;
 }
 
@@ -234,11 +238,11 @@ zr_result click_store_fetch(click_store *store, const struct click_rows *rows)
 static void update_copies(click_store *store, const struct click_rows *rows)
 {
     for (size_t i = 0; i < rows->count * CLICK_WIDTH; i++)
-        copy_of(store, rows->ids[i / CLICK_WIDTH], store->geo.sums)[i % CLICK_WIDTH] += rows->values[i];
+        store->geo.sums[store->geo.places[i / CLICK_WIDTH] * CLICK_WIDTH + i % CLICK_WIDTH] +=
+            rows->values[i];
     for (size_t i = 0; i < rows->count; i++) {
-        float *sums = copy_of(store, rows->ids[i], store->geo.sums);
-        float *row = store->geo.rows + (sums - store->geo.sums);
-        float *state = store->geo.states + (sums - store->geo.sums);
+        const size_t at = store->geo.places[i] * CLICK_WIDTH;
+        float *sums = store->geo.sums + at, *row = store->geo.rows + at, *state = store->geo.states + at;
         for (unsigned k = 0; k < CLICK_WIDTH; k++) {
             state[k] += sums[k] * sums[k];
             row[k] -= store->run->rate * sums[k] / (sqrtf(state[k]) + EPSILON);
@@ -247,14 +251,14 @@ static void update_copies(click_store *store, const struct click_rows *rows)
     }
 }
 
-/* A row is of few workers: the servers add its whole difference, and a part of that of dense parameters. */
+/* The states of Adagrad are sums, so that servers add their differences, too. */
 static zr_result push_geo(click_store *store, const struct click_rows *rows, struct click_dense *gradient)
 {
     const size_t count = store->geo.ids_count;
     const struct zr_ps_exchange exchanges[TABLES] = {
         {DENSE_COUNT, store->run->workers, &store->dense->w1[0][0], &store->geo.old->w1[0][0]},
-        {count * CLICK_WIDTH, 1, store->geo.rows, store->geo.old_rows},
-        {count * CLICK_WIDTH, 1, store->geo.states, store->geo.old_states}};
+        {count * CLICK_WIDTH, store->run->workers, store->geo.rows, store->geo.old_rows},
+        {count * CLICK_WIDTH, store->run->workers, store->geo.states, store->geo.old_states}};
     struct zr_ps_item items[TABLES] = {
         {.table = DENSE, .count = DENSE_COUNT, .values = store->geo.difference},
         {.table = ROWS, .ids = store->geo.ids, .ids_count = count, .values = store->geo.sums},
@@ -264,8 +268,8 @@ static zr_result push_geo(click_store *store, const struct click_rows *rows, str
     for (unsigned table = 0; table < TABLES && store->steps % store->run->timing.parameter == 0; table++) {
         zr_ps_difference(&exchanges[table], items[table].values);
         TRY(zr_ps_push(store->worker, &(struct zr_ps_push){.batch = {&items[table], 1}, .rate = 1}));
+        memset(store->geo.sums, 0, count * CLICK_WIDTH * sizeof(float));
     }
-    memset(store->geo.sums, 0, count * CLICK_WIDTH * sizeof(float));
     return zr_ps_end_step(store->worker);
 }
 
