@@ -26,14 +26,15 @@ static inline zr_result ps_ground_open(struct ps_ground *ground)
 {
     const struct zr_kernel_limits limits = {8, 8, 8, 1, 1, 0, 0};
     const struct zr_kernels *kernels = zr_kernels_cpu(zr_isa_best());
-    *ground = (struct ps_ground){.context = {.parallel = {.threads = 1},
-                                             .isa = zr_isa_best(),
-                                             .workspace_bytes =
-                                                 kernels->workspace_bytes(&limits, zr_isa_best())}};
-    zr_result result = zr_backend_host_create(&ground->backend, &(struct zr_host_options){.granule_bytes = 0});
+    *ground =
+        (struct ps_ground){.context = {.parallel = {.threads = 1},
+                                       .isa = zr_isa_best(),
+                                       .workspace_bytes = kernels->workspace_bytes(&limits, zr_isa_best())}};
+    zr_result result =
+        zr_backend_host_create(&ground->backend, &(struct zr_host_options){.granule_bytes = 0});
     if (result == ZR_OK)
-        result = zr_arena_create(&ground->arena, &(struct zr_arena_options){.backend = ground->backend,
-                                                                            .reserve_bytes = 1 << 30});
+        result = zr_arena_create(
+            &ground->arena, &(struct zr_arena_options){.backend = ground->backend, .reserve_bytes = 1 << 30});
     if (result == ZR_OK)
         result = zr_arena_alloc(
             ground->arena,
@@ -148,15 +149,15 @@ static inline bool ps_run_end(struct ps_run *run)
     return good;
 }
 
-static inline zr_result ps_join(zr_ps_worker **out, const struct ps_run *run, uint32_t worker, zr_arena *arena)
+static inline zr_result ps_join(zr_ps_worker **out, const struct ps_run *run, uint32_t worker,
+                                zr_arena *arena)
 {
-    return zr_ps_worker_create(out,
-                               &(struct zr_ps_worker_options){.common = run->options,
-                                                              .worker = worker,
-                                                              .addresses = run->at,
-                                                              .replicas = run->replicated ? run->replica_at
-                                                                                          : NULL,
-                                                              .arena = arena});
+    return zr_ps_worker_create(
+        out, &(struct zr_ps_worker_options){.common = run->options,
+                                            .worker = worker,
+                                            .addresses = run->at,
+                                            .replicas = run->replicated ? run->replica_at : NULL,
+                                            .arena = arena});
 }
 
 #endif

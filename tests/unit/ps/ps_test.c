@@ -86,11 +86,8 @@ static int run_all(struct ps_run *run, int (*work)(struct job *job, zr_ps_worker
 
 static struct zr_optimizer_options adamw(void)
 {
-    return (struct zr_optimizer_options){.kind = ZR_OPTIMIZER_ADAMW,
-                                         .beta1 = 0.9f,
-                                         .beta2 = 0.95f,
-                                         .epsilon = 1e-8f,
-                                         .weight_decay = 0.1f};
+    return (struct zr_optimizer_options){
+        .kind = ZR_OPTIMIZER_ADAMW, .beta1 = 0.9f, .beta2 = 0.95f, .epsilon = 1e-8f, .weight_decay = 0.1f};
 }
 
 static struct zr_optimizer_options plain_sgd(void)
@@ -98,7 +95,8 @@ static struct zr_optimizer_options plain_sgd(void)
     return (struct zr_optimizer_options){.kind = ZR_OPTIMIZER_SGD};
 }
 
-/* ---- sync: the bits of a plain run ---------------------------------------------------------------------- */
+/* ---- sync: the bits of a plain run ----------------------------------------------------------------------
+ */
 
 static const struct zr_ps_table mixed[] = {
     {.name = "matrix", .elements = ELEMENTS, .rate_factor = 1, .decay_factor = 1, .filled = true},
@@ -176,20 +174,19 @@ static void plain_run(struct history *out, unsigned workers, struct ps_ground *g
             }
             kernels->update_adamw(
                 &ground->context,
-                &(struct zr_update_adamw){
-                    .how = {.rate = 0.01f * (float)(step + 1) * mixed[t].rate_factor,
-                            .beta1 = o.beta1,
-                            .beta2 = o.beta2,
-                            .epsilon = o.epsilon,
-                            .weight_decay = o.weight_decay * mixed[t].decay_factor,
-                            .gradient_scale = 1,
-                            .correction1 = (float)(1 - pow(o.beta1, step + 1)),
-                            .correction2 = (float)(1 - pow(o.beta2, step + 1))},
-                    .numbers = {.n = n,
-                                .gradient = {all, ZR_PRECISION_FP32},
-                                .master = master,
-                                .momentum = momentum,
-                                .variance = variance}});
+                &(struct zr_update_adamw){.how = {.rate = 0.01f * (float)(step + 1) * mixed[t].rate_factor,
+                                                  .beta1 = o.beta1,
+                                                  .beta2 = o.beta2,
+                                                  .epsilon = o.epsilon,
+                                                  .weight_decay = o.weight_decay * mixed[t].decay_factor,
+                                                  .gradient_scale = 1,
+                                                  .correction1 = (float)(1 - pow(o.beta1, step + 1)),
+                                                  .correction2 = (float)(1 - pow(o.beta2, step + 1))},
+                                          .numbers = {.n = n,
+                                                      .gradient = {all, ZR_PRECISION_FP32},
+                                                      .master = master,
+                                                      .momentum = momentum,
+                                                      .variance = variance}});
         }
     }
 }
@@ -244,7 +241,8 @@ static void check_sync(struct ps_ground *ground)
     static const struct {
         struct zr_ps_timing timing;
         unsigned workers, servers;
-    } runs[] = {{{ZR_PS_SYNC, 0}, 1, 1}, {{ZR_PS_SYNC, 0}, 3, 2}, {{ZR_PS_SSP, 0}, 2, 3}, {{ZR_PS_SSP, 2}, 3, 2}};
+    } runs[] = {
+        {{ZR_PS_SYNC, 0}, 1, 1}, {{ZR_PS_SYNC, 0}, 3, 2}, {{ZR_PS_SSP, 0}, 2, 3}, {{ZR_PS_SSP, 2}, 3, 2}};
     static struct history want;
     for (unsigned i = 0; i < sizeof runs / sizeof *runs; i++) {
         struct ps_run run = {.options = {.workers = runs[i].workers,
@@ -261,7 +259,8 @@ static void check_sync(struct ps_ground *ground)
     }
 }
 
-/* ---- half-async: no half push ---------------------------------------------------------------------------- */
+/* ---- half-async: no half push ----------------------------------------------------------------------------
+ */
 
 static const struct zr_ps_table flat[] = {{.name = "a", .elements = 600, .rate_factor = 1},
                                           {.name = "b", .elements = 5000, .rate_factor = 1}};
