@@ -58,7 +58,9 @@ struct ps_run {
     struct zr_ps_options options;
     char addresses[PS_SERVERS][80], replicas[PS_SERVERS][80];
     const char *at[PS_SERVERS], *replica_at[PS_SERVERS];
+    unsigned drivers; /* threads of workers; 0: one each */
     bool replicated;
+    zr_ps_server *_Atomic servers[2 * PS_SERVERS];
     int listeners[2 * PS_SERVERS];
     pthread_t threads[2 * PS_SERVERS];
     zr_result results[2 * PS_SERVERS];
@@ -91,11 +93,14 @@ static inline void *ps_serve(void *argument)
                          .context = &ground.context,
                          .replica = run->replicated && !seat.replica ? run->replica_at[seat.server] : NULL,
                          .is_replica = seat.replica});
+    run->servers[at] = server;
     if (result == ZR_OK)
         result = zr_ps_server_run(server);
     if (result != ZR_OK)
         tap_note("server %u: %s", seat.server, zr_last_error());
     run->results[at] = result;
+    if (run->replicated) /* a worker that connects to a server that has ended is refused */
+        close(run->listeners[at]);
     zr_ps_server_destroy(server);
     run->leaked[at] = ps_ground_close(&ground);
     return NULL;
@@ -135,6 +140,14 @@ static inline zr_result ps_run_start(struct ps_run *run, const char *folder)
     return result;
 }
 
+/* Stops a primary, once it runs, and waits for its end. */
+static inline void ps_run_stop(struct ps_run *run, unsigned server)
+{
+    zr_ps_server_stop(run->servers[server]);
+    pthread_join(run->threads[server], NULL);
+    run->servers[server] = NULL;
+}
+
 /* Waits for the servers, after all workers have left; false: one failed or leaked. */
 static inline bool ps_run_end(struct ps_run *run)
 {
@@ -142,8 +155,10 @@ static inline bool ps_run_end(struct ps_run *run)
     for (unsigned i = 0; i < 2 * PS_SERVERS; i++) {
         if (i % PS_SERVERS >= run->options.servers || (i >= PS_SERVERS && !run->replicated))
             continue;
-        pthread_join(run->threads[i], NULL);
-        close(run->listeners[i]);
+        if (run->servers[i] || !run->replicated)
+            pthread_join(run->threads[i], NULL);
+        if (!run->replicated)
+            close(run->listeners[i]);
         good &= run->results[i] == ZR_OK && run->leaked[i] == 0;
     }
     return good;

@@ -6,6 +6,7 @@
 
 #include "tests/support/seed.h"
 #include "tests/support/zero/ps_rig.h"
+#include "zero/table/zr_table.h"
 
 /* Rounds to nearest even, for numbers that are finite. */
 static uint16_t bf16_from(float number)
@@ -72,12 +73,13 @@ static int run_all(struct ps_run *run, int (*work)(struct job *job, zr_ps_worker
 {
     struct job jobs[PS_WORKERS];
     int code = 0;
+    const unsigned drivers = run->drivers ? run->drivers : run->options.workers;
     must(ps_run_start(run, folder) == ZR_OK);
-    for (unsigned w = 0; w < run->options.workers; w++) {
+    for (unsigned w = 0; w < drivers; w++) {
         jobs[w] = (struct job){.run = run, .worker = w, .work = work, .shared = shared};
         pthread_create(&jobs[w].thread, NULL, job_main, &jobs[w]);
     }
-    for (unsigned w = 0; w < run->options.workers; w++) {
+    for (unsigned w = 0; w < drivers; w++) {
         pthread_join(jobs[w].thread, NULL);
         code = code ? code : jobs[w].code;
     }
@@ -307,6 +309,289 @@ static void check_half(void)
     tap_is(run_all(&run, half_work, NULL), 0, "async, one server: a message is applied as a whole");
 }
 
+/* ---- Staleness rules ------------------------------------------------------------------------------------
+ */
+
+/* Two workers in one thread: worker 1 pulls, worker 0 pushes twice, then worker 1 pushes what is stale by 2.
+ */
+static int stale_work(struct job *job, zr_ps_worker *worker)
+{
+    const struct zr_ps_staleness *rule = &job->run->options.staleness;
+    float w[ELEMENTS], g[ELEMENTS], now[ELEMENTS], pulled[ELEMENTS];
+    const struct zr_ps_item pull = {.table = 0, .values = w}, push = {.table = 0, .values = g};
+    const struct zr_ps_batch pulls = {&pull, 1}, pushes = {&push, 1};
+    struct zr_ps_state state;
+    uint64_t version;
+    zr_ps_worker *other = NULL;
+    struct ps_ground ground;
+    must(ps_ground_open(&ground) == ZR_OK && ps_join(&other, job->run, 1, ground.arena) == ZR_OK);
+    must(zr_ps_pull(other, &pulls) == ZR_OK);
+    for (unsigned i = 0; i < ELEMENTS; i++) {
+        g[i] = 0.25f * (float)(i % 9);
+        now[i] = pulled[i] = w[i];
+    }
+    for (unsigned k = 0; k < 3; k++) {
+        zr_ps_worker *sender = k < 2 ? worker : other;
+        const float rate = 0.5f, fresh = rule->kind == ZR_PS_STALE_DIVIDE && k == 2 ? rate / 2 : rate;
+        must(sender == other || zr_ps_pull(sender, &pulls) == ZR_OK);
+        must(zr_ps_push(sender, &(struct zr_ps_push){.batch = pushes, .rate = rate}) == ZR_OK);
+        for (unsigned i = 0; i < ELEMENTS; i++) {
+            float h = g[i], behind = sender == other ? now[i] - pulled[i] : 0;
+            if (rule->kind == ZR_PS_STALE_COMPENSATE)
+                h = h + rule->lambda * h * h * behind;
+            now[i] -= fresh * h;
+        }
+    }
+    must(zr_ps_pull(worker, &pulls) == ZR_OK);
+    for (unsigned i = 0; i < ELEMENTS; i++)
+        must(w[i] == now[i]);
+    must(zr_ps_version(worker, 0, &version) == ZR_OK && version == 3);
+    must(zr_ps_report(worker, &state) == ZR_OK && state.staleness[0] == 2 * job->run->options.servers &&
+         state.staleness[2] == job->run->options.servers && state.updates == 3 * job->run->options.servers);
+    must(zr_ps_leave(other, 1) == ZR_OK);
+    zr_ps_worker_destroy(other);
+    return ps_ground_close(&ground) == 0 ? 0 : __LINE__;
+}
+
+static void check_staleness(void)
+{
+    static const char *const rules[] = {"none", "divide", "dc:0.5"};
+    for (unsigned r = 0; r < 3; r++) {
+        struct ps_run run = {
+            .options = {.workers = 2,
+                        .servers = 2,
+                        .timing = {ZR_PS_ASYNC, 0},
+                        .optimizer = plain_sgd(),
+                        .tables = &(struct zr_ps_table){.name = "t", .elements = ELEMENTS, .rate_factor = 1},
+                        .tables_count = 1},
+            .drivers = 1};
+        tap_ok(zr_ps_staleness_read(&run.options.staleness, rules[r]) == ZR_OK &&
+                   run_all(&run, stale_work, NULL) == 0,
+               "staleness %s: a push that is 2 updates late", rules[r]);
+    }
+}
+
+/* ---- geo --------------------------------------------------------------------------------------------------
+ */
+
+/* Differences are multiples of 2^-18 below 2^6, so that their sums are exact in any order. */
+static int geo_work(struct job *job, zr_ps_worker *worker)
+{
+    enum { N = 3000, ROUNDS = 5 };
+    static float own[PS_WORKERS][N], old[PS_WORKERS][N];
+    float difference[N], server[N];
+    const unsigned workers = job->run->options.workers;
+    struct zr_ps_exchange exchange = {N, workers, own[job->worker], old[job->worker]};
+    const struct zr_ps_item pull = {.table = 0, .values = server}, push = {.table = 0, .values = difference};
+    _Atomic long *sums = job->shared;
+    memset(own[job->worker], 0, sizeof *own);
+    memset(old[job->worker], 0, sizeof *old);
+    for (unsigned round = 0; round < ROUNDS; round++) {
+        for (unsigned i = 0; i < N; i++) /* its own steps */
+            exchange.own[i] +=
+                (float)((long)((i * 7 + round * 3 + job->worker) % 64) - 30) * (float)workers / 1024;
+        zr_ps_difference(&exchange, difference);
+        for (unsigned i = 0; i < N; i++)
+            atomic_fetch_add(&sums[i], lrintf(difference[i] * (1 << 18)));
+        must(zr_ps_push(worker, &(struct zr_ps_push){.batch = {&push, 1}}) == ZR_OK);
+        must(zr_ps_pull(worker, &(struct zr_ps_batch){&pull, 1}) == ZR_OK);
+        zr_ps_receive(&exchange, server);
+        must(zr_ps_end_step(worker) == ZR_OK);
+    }
+    atomic_fetch_add(&sums[N], 1);
+    while (atomic_load(&sums[N]) < (long)workers)
+        usleep(1000);
+    must(zr_ps_pull(worker, &(struct zr_ps_batch){&pull, 1}) == ZR_OK);
+    for (unsigned i = 0; i < N; i++)
+        must(server[i] == (float)atomic_load(&sums[i]) / (1 << 18));
+    return 0;
+}
+
+static void check_geo(void)
+{
+    static _Atomic long sums[3001];
+    struct ps_run run = {.options = {.workers = 4,
+                                     .servers = 2,
+                                     .timing = {ZR_PS_GEO, 3},
+                                     .tables = &(struct zr_ps_table){.name = "t", .elements = 3000},
+                                     .tables_count = 1}};
+    tap_is(run_all(&run, geo_work, sums), 0, "geo: the servers have the sum of all differences");
+}
+
+/* ---- Rows ------------------------------------------------------------------------------------------------
+ */
+
+/* Each worker lowers each of its ids by the number of its repetitions, mean of the workers with sync. */
+static int rows_work(struct job *job, zr_ps_worker *worker)
+{
+    enum { COUNT = 5000, WIDTH = 3 };
+    static uint64_t ids[COUNT];
+    static float rows[PS_WORKERS][COUNT * WIDTH], ones[COUNT * WIDTH];
+    struct zr_ps_item pull = {.table = 0, .ids = ids, .ids_count = COUNT, .values = rows[job->worker]};
+    const bool sync = job->run->options.timing.kind == ZR_PS_SYNC;
+    for (unsigned i = 0; i < COUNT; i++)
+        ids[i] = UINT64_C(0x9e3779b97f4a7c15) * (i % 1000 + 1);
+    for (unsigned i = 0; i < COUNT * WIDTH; i++)
+        ones[i] = 1;
+    for (unsigned step = 0; step < STEPS; step++) {
+        must(zr_ps_pull(worker, &(struct zr_ps_batch){&pull, 1}) == ZR_OK);
+        for (unsigned i = 0; i < COUNT * WIDTH && sync; i++)
+            must(rows[job->worker][i] == -5.0f * (float)step);
+        struct zr_ps_item push = {.table = 0, .ids = ids, .ids_count = COUNT, .values = ones};
+        must(zr_ps_push(worker, &(struct zr_ps_push){.batch = {&push, 1}, .rate = 1}) == ZR_OK);
+        must(zr_ps_end_step(worker) == ZR_OK);
+    }
+    return 0;
+}
+
+static void check_rows(void)
+{
+    const struct zr_table_options rows = {
+        .width = 3, .optimizer = ZR_TABLE_SGD, .rows_limit = 4096, .batch_max = 16384};
+    static const struct zr_ps_timing timings[] = {{ZR_PS_SYNC, 0}, {ZR_PS_ASYNC, 0}};
+    for (unsigned i = 0; i < 2; i++) {
+        struct ps_run run = {
+            .options = {.workers = 2,
+                        .servers = 3,
+                        .timing = timings[i],
+                        .optimizer = plain_sgd(),
+                        .tables = &(struct zr_ps_table){.name = "ids", .rows = &rows, .rate_factor = 1},
+                        .tables_count = 1}};
+        tap_is(run_all(&run, rows_work, NULL), 0, "rows on three servers, timing %d: repeated ids are summed",
+               timings[i].kind);
+    }
+}
+
+/* ---- Over TCP ---------------------------------------------------------------------------------------------
+ */
+
+static void check_tcp(struct ps_ground *ground)
+{
+    static const unsigned char secret[ZR_PS_SECRET_BYTES] = "one", other[ZR_PS_SECRET_BYTES] = "other";
+    char address[ZR_PS_ADDRESS_BYTES];
+    struct ps_run run = {.options = {.workers = 1,
+                                     .servers = 1,
+                                     .timing = {ZR_PS_ASYNC, 0},
+                                     .optimizer = plain_sgd(),
+                                     .tables = flat,
+                                     .tables_count = 2,
+                                     .secret = secret}};
+    zr_ps_worker *worker;
+    tap_result(zr_ps_listen(&run.listeners[0], "127.0.0.1:0", address), ZR_OK, "a server listens at a port");
+    run.at[0] = address;
+    ps_run_start_one(&run, 0, false);
+    struct job job = {.run = &run, .work = half_work};
+    struct ps_run stranger = run;
+    stranger.options.secret = other;
+    struct zr_ps_worker_options options = {
+        .common = stranger.options, .addresses = run.at, .arena = ground->arena, .timeout_ns = 300000000};
+    tap_result(zr_ps_worker_create(&worker, &options), ZR_ERR_TIMEOUT,
+               "a client with another secret is refused");
+    tap_is(do_work(&job, ground->arena), 0, "over TCP, with the secret, a worker does its steps");
+    tap_ok(ps_run_end(&run), "and the server ends");
+}
+
+/* ---- Refusals ---------------------------------------------------------------------------------------------
+ */
+
+static int refused_work(struct job *job, zr_ps_worker *worker)
+{
+    float numbers[5000] = {0};
+    struct zr_ps_item item = {.table = 0, .values = numbers};
+    struct zr_ps_push push = {.batch = {&item, 1}, .rate = 1};
+    zr_ps_worker *other;
+    struct ps_run changed = *job->run;
+    struct ps_ground ground;
+    struct zr_ps_table tables[2] = {flat[0], flat[1]};
+    must(zr_ps_push(worker, &push) == ZR_OK && zr_ps_push(worker, &push) == ZR_ERR_INVALID);
+    item.table = 2;
+    must(zr_ps_push(worker, &push) == ZR_ERR_INVALID && zr_ps_pull(worker, &push.batch) == ZR_ERR_INVALID);
+    item = (struct zr_ps_item){.table = 1, .first = 10, .count = 5, .values = numbers};
+    must(zr_ps_push(worker, &push) == ZR_ERR_INVALID && zr_ps_pull(worker, &push.batch) == ZR_OK);
+    item.count = 4991;
+    must(zr_ps_pull(worker, &push.batch) == ZR_ERR_INVALID);
+    push.rate = NAN;
+    must(zr_ps_push(worker, &push) == ZR_ERR_INVALID);
+    must(zr_ps_leave(worker, 1) == ZR_ERR_INVALID && zr_ps_leave(worker, 7) == ZR_ERR_INVALID);
+    tables[1].elements++;
+    changed.options.tables = tables;
+    must(ps_ground_open(&ground) == ZR_OK);
+    must(ps_join(&other, &changed, 1, ground.arena) == ZR_ERR_PEER);
+    must(ps_join(&other, job->run, 1, ground.arena) == ZR_OK && zr_ps_leave(other, 1) == ZR_OK);
+    zr_ps_worker_destroy(other);
+    return ps_ground_close(&ground) == 0 ? 0 : __LINE__;
+}
+
+static void check_refusals(struct ps_ground *ground)
+{
+    struct ps_run run = {.options = {.workers = 2,
+                                     .servers = 2,
+                                     .timing = {ZR_PS_SYNC, 0},
+                                     .optimizer = plain_sgd(),
+                                     .tables = flat,
+                                     .tables_count = 2},
+                         .drivers = 1};
+    static const char *const wrong[] = {"",       "sync:1", "ssp",     "ssp:65",
+                                        "ssp:-1", "geo:0",  "geo:1.5", "asynch"};
+    struct zr_ps_timing timing;
+    struct zr_ps_staleness rule;
+    struct zr_ps_bytes bytes;
+    unsigned accepted = 0;
+    for (unsigned i = 0; i < sizeof wrong / sizeof *wrong; i++)
+        accepted += zr_ps_timing_read(&timing, wrong[i]) != ZR_ERR_INVALID;
+    tap_is(accepted, 0, "names that are no timing are refused");
+    tap_ok(zr_ps_timing_read(&timing, "ssp:3") == ZR_OK && timing.kind == ZR_PS_SSP &&
+               timing.parameter == 3 && zr_ps_staleness_read(&rule, "dc:") == ZR_ERR_INVALID &&
+               zr_ps_staleness_read(&rule, "dc:0.04") == ZR_OK && rule.lambda == 0.04f,
+           "and names with numbers are read");
+    tap_is(run_all(&run, refused_work, NULL), 0, "invalid calls change nothing, other tables are refused");
+    run.options.optimizer.clip = 1;
+    tap_result(zr_ps_server_plan(&run.options, 0, ground->arena, &bytes), ZR_ERR_INVALID, "clip is refused");
+    run.options.optimizer.clip = 0;
+    run.options.staleness.kind = ZR_PS_STALE_DIVIDE;
+    tap_result(zr_ps_server_plan(&run.options, 0, ground->arena, &bytes), ZR_ERR_INVALID,
+               "and a staleness rule with sync");
+}
+
+/* ---- Replicas
+ * ---------------------------------------------------------------------------------------------- */
+
+/* The primary stops in the middle; the worker goes on with the replica and finds all that was acknowledged.
+ */
+static int replica_work(struct job *job, zr_ps_worker *worker)
+{
+    float ones[5000], got[5000];
+    const struct zr_ps_item pull = {.table = 1, .values = got}, push = {.table = 1, .values = ones};
+    struct zr_ps_counters counters;
+    for (unsigned i = 0; i < 5000; i++)
+        ones[i] = 1;
+    for (unsigned step = 0; step < 8; step++) {
+        if (step == 4)
+            ps_run_stop(job->run, 0);
+        must(zr_ps_pull(worker, &(struct zr_ps_batch){&pull, 1}) == ZR_OK);
+        for (unsigned i = 0; i < 5000; i++)
+            must(got[i] == -(float)step);
+        must(zr_ps_push(worker, &(struct zr_ps_push){.batch = {&push, 1}, .rate = 1}) == ZR_OK);
+        must(zr_ps_end_step(worker) == ZR_OK);
+    }
+    zr_ps_worker_counters(worker, &counters);
+    must(counters.retries > 0);
+    return 0;
+}
+
+static void check_replica(void)
+{
+    struct ps_run run = {.options = {.workers = 1,
+                                     .servers = 1,
+                                     .timing = {ZR_PS_ASYNC, 0},
+                                     .staleness = {ZR_PS_STALE_COMPENSATE, 0.5f},
+                                     .optimizer = plain_sgd(),
+                                     .tables = flat,
+                                     .tables_count = 2},
+                         .replicated = true};
+    tap_is(run_all(&run, replica_work, NULL), 0, "a replica takes over with all acknowledged pushes");
+}
+
 int main(void)
 {
     struct ps_ground ground;
@@ -316,8 +601,13 @@ int main(void)
         return 1;
     check_sync(&ground);
     check_half();
+    check_staleness();
+    check_geo();
+    check_rows();
+    check_tcp(&ground);
+    check_refusals(&ground);
+    check_replica();
     tap_is(ps_ground_close(&ground), 0, "nothing leaks");
-    if (folder_entries(folder) >= 0)
-        tap_note("%s", folder);
+    rmdir(folder);
     return tap_done();
 }
