@@ -62,7 +62,7 @@ enum {
     ZR_TABLE_WIDTH_MAX = 1 << 16,   /* floats */
     ZR_TABLE_BATCH_MAX = 1 << 24,   /* ids */
     ZR_TABLE_SLOTS_MIN = 1024,      /* rows in memory, of a table that has more rows than slots */
-    ZR_TABLE_ROWS_MAX = 0x3ffffffe, /* rows of a table */
+    ZR_TABLE_ROWS_MAX = 0x7ffffff0, /* rows of a table */
     ZR_TABLE_WORKERS_MAX = 1 << 16
 };
 
@@ -121,7 +121,7 @@ ZR_API zr_result zr_table_create(zr_table **out, const struct zr_table_options *
 /* Continues the table that an earlier process left in options->memory, with the same options, at any point of
  * its death (kill -9), and in the named file. The time is that of one pass over the rows' records in memory.
  * ZR_ERR_INVALID: no memory, or other options; the message names one. ZR_ERR_FORMAT: no table is there, or it
- * is damaged; then nothing has been changed. */
+ * is damaged. */
 ZR_API zr_result zr_table_open(zr_table **out, const struct zr_table_options *options);
 /* Frees the table. With options.memory its contents stay. NULL does nothing. No other call may be running. */
 ZR_API void zr_table_close(zr_table *table);
