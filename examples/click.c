@@ -5,6 +5,7 @@
  *     ./click train samples --memory-limit 64MiB --file /var/tmp  rows beyond the limit in a file
  *     ./click train samples --workers 4 --servers 2 --ps ssp:3    parameter servers
  *     ./click convert train.txt samples                           Criteo's text instead */
+#include <errno.h>
 #include <getopt.h>
 #include <semaphore.h>
 #include <stdatomic.h>
@@ -32,6 +33,7 @@ struct shared {
         double seconds, auc;
     } points[POINTS_MAX];
     struct zr_ps_state state;
+    unsigned steps[ZR_PS_WORKERS_MAX]; /* of each worker */
     struct click_tiers tiers[ZR_PS_SERVERS_MAX];
 };
 
@@ -65,6 +67,12 @@ static uint64_t now_ns(void)
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
     return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
+}
+
+static void wait_for(sem_t *posts)
+{
+    while (sem_wait(posts) != 0 && errno == EINTR)
+        ;
 }
 
 static zr_result open_process(struct process *process, const struct options *options, unsigned batch)
@@ -229,6 +237,7 @@ static zr_result run_alone(struct process *process, const struct options *option
         next += options->eval_every;
     }
     options->shared->end_ns = trained_ns;
+    options->shared->steps[0] = (unsigned)options->steps;
     TRY(click_store_tiers(process->store, &options->shared->tiers[0]));
     return evaluate(process, true, &options->shared->truth);
 }
@@ -264,9 +273,10 @@ static zr_result run_worker(struct process *process, const struct options *optio
             if (sleep_s > 0)
                 nanosleep(&rest, NULL);
             shared->end_ns = now_ns();
+            shared->steps[number]++;
             sem_post(&shared->stepped);
         }
-    sem_wait(&shared->finished);
+    wait_for(&shared->finished);
     return click_store_leave(process->store);
 }
 
@@ -279,7 +289,7 @@ static zr_result run_observer(struct process *process, const struct options *opt
     TRY(open_worker(process, ZR_PS_OBSERVER, 1));
     shared->begin_ns = now_ns();
     for (uint64_t steps = 1; steps <= all; steps++) {
-        sem_wait(&shared->stepped);
+        wait_for(&shared->stepped);
         if (steps * options->run.batch < next && steps < all)
             continue;
         TRY(add_point(process, steps * options->run.batch, now_ns() - shared->begin_ns));
@@ -358,6 +368,9 @@ static void report_json(const struct options *options, double rate)
     printf("], \"staleness\": [");
     for (unsigned i = 0; i < ZR_PS_STALE_BINS; i++)
         printf("%s%llu", i ? ", " : "", (unsigned long long)shared->state.staleness[i]);
+    printf("], \"steps\": [");
+    for (unsigned i = 0; i < options->run.workers; i++)
+        printf("%s%u", i ? ", " : "", shared->steps[i]);
     printf("], \"tiers\": [");
     for (unsigned i = 0; i == 0 || i < options->run.servers; i++) {
         const struct click_tiers *tiers = &shared->tiers[i];
