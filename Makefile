@@ -137,7 +137,7 @@ kernels_src := $(call of,kernels) $(wildcard kernels/cpu/*/*.c)
 comm_src    := $(call of,zero/comm zero/launch) $(wildcard zero/comm/message/tcp/*.c)
 # Of zero/checkpoint the library has the state's file; what reads JSON is zr-train's.
 state_src   := zero/checkpoint/safetensors.c zero/checkpoint/state.c
-zero_src    := $(call of,$(addprefix zero/,compress engine file_io model step plan)) $(state_src)
+zero_src    := $(call of,$(addprefix zero/,compress engine file_io model ps step plan table)) $(state_src)
 train_src   := $(call of,zero/train zero/text) $(filter-out $(state_src),$(wildcard zero/checkpoint/*.c))
 obj = $(patsubst %.c,$(BUILD)/obj/%.o,$(1))
 
@@ -166,7 +166,7 @@ version_words := $(subst ., ,$(version))
 abi := $(firstword $(version_words))$(if $(filter 0.%,$(version)),.$(word 2,$(version_words)))
 comma := ,
 paren := (
-programs := $(BUILD)/bin/zr-train $(BUILD)/bin/zr $(BUILD)/bin/zrd $(BUILD)/examples/arena $(BUILD)/examples/mlp $(BUILD)/examples/lines $(BUILD)/examples/fragment $(modules)
+programs := $(BUILD)/bin/zr-train $(BUILD)/bin/zr $(BUILD)/bin/zrd $(BUILD)/examples/arena $(BUILD)/examples/mlp $(BUILD)/examples/lines $(BUILD)/examples/click $(BUILD)/examples/fragment $(modules)
 libraries := $(foreach name,zr zr_zero,$(BUILD)/lib/lib$(name).so $(BUILD)/lib/lib$(name).a) $(preload_library) $(cuda_preload_library) $(rehearse_libraries)
 # gdb loads it with the library of that name.
 gdb_script := $(BUILD)/lib/libzr.so.$(version)-gdb.py
@@ -209,7 +209,7 @@ $(BUILD)/obj/%.o: %.c $(BUILD)/config
 # engine with its kernels and communicators; it stands on libzr.so, of which a process has one copy, and on oneDNN.
 # Both show what their headers mark ZR_API, and libzr.so what alloc/base/compiler.h is about; see there.
 zr_headers := alloc/zr.h alloc/keep/zr_keep.h defrag/zr_defrag.h
-zr_zero_headers := zero/zr_zero.h zero/comm/zr_comm.h zero/launch/zr_launch.h kernels/zr_kernels.h
+zr_zero_headers := zero/zr_zero.h zero/comm/zr_comm.h zero/launch/zr_launch.h zero/ps/zr_ps.h zero/table/zr_table.h kernels/zr_kernels.h
 about_zr := memory for training over virtual memory maps
 about_zr_zero := the ZeRO stage engine of zr with its kernels and communicators
 # $(call header_page,library,headers,its pkg-config name)
@@ -291,11 +291,12 @@ $(BUILD)/bin/zrd: $(call obj,$(service_src)) $(BUILD)/lib/libzr.a
 $(BUILD)/obj/defrag/report/page/page.o: $(addprefix defrag/report/page/,page.css page.html page_data.js page_draw.js page_map.js page_flame.js page.js)
 
 # Each example stands on the libraries' archives alone, as a user's own program would be.
-trainers := $(BUILD)/examples/mlp $(BUILD)/examples/lines
+trainers := $(BUILD)/examples/mlp $(BUILD)/examples/lines $(BUILD)/examples/click
 $(trainers): private archives := $(BUILD)/lib/libzr_zero.a
 $(trainers): private archives_libs := $(zero_libs) -lm
 $(trainers): $(BUILD)/lib/libzr_zero.a
 $(BUILD)/examples/lines: examples/resmlp.c
+$(BUILD)/examples/click: $(wildcard examples/click_*.c) examples/click.h
 $(BUILD)/examples/%: examples/%.c $(BUILD)/lib/libzr.a
 	@mkdir -p $(@D)
 	@echo "  link  $@"
@@ -373,7 +374,7 @@ install-built:
 	@if [ -z $(call to,) ]; then echo "zr: type ldconfig, as root, so that programs find the libraries" >&2; fi
 uninstall:
 	for file in $(installed); do rm -f $(call to,)"$$file" || exit 1; done
-	-rmdir $(foreach folder,zero/comm zero/launch zero kernels defrag alloc/keep alloc,$(call to,$(own_include)/$(folder))) $(call to,$(own_include)) \
+	-rmdir $(foreach folder,zero/comm zero/launch zero/ps zero/table zero kernels defrag alloc/keep alloc,$(call to,$(own_include)/$(folder))) $(call to,$(own_include)) \
 		$(call to,$(DOCDIR)) $(call to,$(LIBDIR)/zr-rehearse) 2>/dev/null
 
 # ---- the main job ----------------------------------------------------------------------------------------------

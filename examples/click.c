@@ -1,0 +1,572 @@
+/* click.c: learns clicks by rows of sparse tables, in one process or with workers and parameter servers.
+ *     cc click*.c -o click $(pkg-config --cflags --libs zr_zero) -lm
+ *     ./click make samples 1000000                                draws samples from a known law
+ *     ./click train samples                                       all in one process
+ *     ./click train samples --memory-limit 64MiB --file /var/tmp  rows beyond the limit in a file
+ *     ./click train samples --workers 4 --servers 2 --ps ssp:3    parameter servers
+ *     ./click convert train.txt samples                           Criteo's text instead */
+#include <errno.h>
+#include <getopt.h>
+#include <semaphore.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "click.h"
+
+enum { POINTS_MAX = 64, TEST_MAX = 100000 };
+
+/* What the processes of a run share. */
+struct shared {
+    sem_t stepped;          /* posted by workers after each step */
+    sem_t finished;         /* posted by the observer for each worker: the last evaluation is done */
+    _Atomic uint64_t taken; /* samples that workers have begun, if they do not wait for each other */
+    uint64_t begin_ns;
+    _Atomic uint64_t end_ns; /* of the last step of any worker */
+    double truth;            /* AUC of the law; 0.5 of a file that was not drawn */
+    unsigned points_count;
+    struct point {
+        uint64_t samples;
+        double seconds, auc;
+    } points[POINTS_MAX];
+    struct zr_ps_state state;
+    unsigned steps[ZR_PS_WORKERS_MAX]; /* of each worker */
+    struct click_tiers tiers[ZR_PS_SERVERS_MAX];
+};
+
+struct options {
+    struct click_run run;
+    struct click_file file;
+    uint64_t train_count, test_count, steps, eval_every;
+    unsigned slow_worker;
+    double slow_factor, sleep_ms, target;
+    bool json;
+    struct shared *shared;
+};
+
+/* One process of a run. */
+struct process {
+    const struct options *options;
+    unsigned number, slices; /* the first worker that it computes for, and how many */
+    zr_backend *backend;
+    struct click_memory memory;
+    struct click_model model;
+    click_store *store;
+    struct click_sample *samples;
+    uint64_t *ids;
+    float *rows, *row_gradients, *logits;
+    struct click_dense *gradient, *sum;
+    struct click_score *scores;
+};
+
+static uint64_t now_ns(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
+}
+
+static void wait_for(sem_t *posts)
+{
+    while (sem_wait(posts) != 0 && errno == EINTR)
+        ;
+}
+
+static zr_result open_process(struct process *process, const struct options *options, unsigned batch)
+{
+    struct zr_arena_options arena = {.struct_bytes = sizeof arena, .name = "click"};
+    struct zr_tag_limits unlimited;
+    process->options = options;
+    TRY(zr_backend_host_create(&process->backend, NULL));
+    arena.backend = process->backend;
+    TRY(zr_arena_create(&process->memory.others, &arena));
+    TRY(zr_arena_create(&process->memory.tables, &arena));
+    memset(&unlimited, 0xff, sizeof unlimited); /* limits count the bytes at the peak */
+    TRY(zr_arena_set_tag_limits(process->memory.tables, &unlimited));
+    return click_model_open(&process->model, process->memory.others, batch);
+}
+
+static zr_result take(struct process *process, size_t bytes, void *out /* address of a pointer */)
+{
+    return zr_arena_alloc(process->memory.others,
+                          &(struct zr_request){.bytes = bytes, .tag = ZR_TAG_ACTIVATION}, out);
+}
+
+static zr_result open_worker(struct process *process, unsigned number, unsigned slices)
+{
+    const struct click_run *run = &process->options->run;
+    const size_t steps = run->timing.kind == ZR_PS_GEO ? run->timing.parameter : 1,
+                 count = (size_t)slices * run->batch;
+    process->number = number;
+    process->slices = slices;
+    TRY(take(process, count * sizeof *process->samples, &process->samples));
+    TRY(take(process, steps * count * CLICK_CATEGORIES * sizeof(uint64_t), &process->ids));
+    TRY(take(process, count * CLICK_ROWS * sizeof(float), &process->rows));
+    TRY(take(process, count * CLICK_ROWS * sizeof(float), &process->row_gradients));
+    TRY(take(process, count * sizeof(float), &process->logits));
+    TRY(take(process, sizeof *process->gradient, &process->gradient));
+    TRY(take(process, sizeof *process->sum, &process->sum));
+    TRY(take(process, TEST_MAX * sizeof *process->scores, &process->scores));
+    return click_store_open(&process->store, run, &process->model, &process->memory, number);
+}
+
+static void close_process(struct process *process)
+{
+    click_store_close(process->store);
+    click_model_close(&process->model);
+    if (process->memory.tables)
+        zr_arena_destroy(process->memory.tables, NULL); /* frees all remaining blocks */
+    if (process->memory.others)
+        zr_arena_destroy(process->memory.others, NULL);
+    if (process->backend)
+        zr_backend_destroy(process->backend);
+}
+
+/* ---- Steps --------------------------------------------------------------------------------------------- */
+
+static zr_result read_samples(struct process *process, uint64_t first, unsigned count,
+                              struct click_sample *samples, uint64_t *ids)
+{
+    if (!click_read(&process->options->file, first, count, samples))
+        return ZR_ERR_CORRUPT;
+    for (size_t i = 0; i < (size_t)count * CLICK_CATEGORIES; i++)
+        ids[i] =
+            (uint64_t)(i % CLICK_CATEGORIES) << 32 | samples[i / CLICK_CATEGORIES].ids[i % CLICK_CATEGORIES];
+    return ZR_OK;
+}
+
+/* Step `step` of a round of samples from `first` on; a round has one step, or with geo K. */
+static zr_result train_step(struct process *process, uint64_t first, unsigned step)
+{
+    const struct click_run *run = &process->options->run;
+    const unsigned count = process->slices * run->batch;
+    const size_t ids = (size_t)count * CLICK_CATEGORIES;
+    const struct click_rows values = {process->ids, ids, process->rows},
+                            gradients = {process->ids, ids, process->row_gradients},
+                            all = {process->ids, run->timing.parameter * ids, NULL};
+    const struct click_dense *dense;
+    float *sum = &process->sum->w1[0][0], *part = &process->gradient->w1[0][0];
+    for (unsigned i = 0; step == 0 && run->timing.kind == ZR_PS_GEO && i < run->timing.parameter; i++)
+        TRY(read_samples(process, first + i * count, count, process->samples, process->ids + i * ids));
+    if (step == 0 && run->timing.kind == ZR_PS_GEO)
+        TRY(click_store_fetch(process->store, &all));
+    TRY(read_samples(process, first + step * count, count, process->samples, process->ids));
+    TRY(click_store_pull(process->store, &values, false, &dense));
+    for (unsigned slice = 0; slice < process->slices; slice++) {
+        const size_t at = (size_t)slice * run->batch;
+        struct click_batch batch = {.count = run->batch,
+                                    .samples = process->samples + at,
+                                    .rows = process->rows + at * CLICK_ROWS,
+                                    .dense = dense,
+                                    .logits = process->logits,
+                                    .row_gradients = process->row_gradients + at * CLICK_ROWS,
+                                    .dense_gradient = slice == 0 ? process->sum : process->gradient};
+        TRY(click_forward(&process->model, &batch));
+        TRY(click_backward(&process->model, &batch));
+        for (size_t i = 0; slice > 0 && i < sizeof *process->sum / sizeof(float); i++)
+            sum[i] += part[i];
+    }
+    for (size_t i = 0; process->slices > 1 && i < sizeof *process->sum / sizeof(float); i++)
+        sum[i] *= 1.0f / (float)process->slices;
+    for (size_t i = 0; process->slices > 1 && i < gradients.count * CLICK_WIDTH; i++)
+        gradients.values[i] *= 1.0f / (float)process->slices;
+    return click_store_push(process->store, &gradients, process->sum);
+}
+
+/* AUC of the samples at the end of the file, which are not trained on; truth: of the law that drew them. */
+static zr_result evaluate(struct process *process, bool truth, double *out)
+{
+    const struct options *options = process->options;
+    const struct click_dense *dense;
+    for (uint64_t at = 0, count; at < options->test_count; at += count) {
+        count = options->test_count - at < options->run.batch ? options->test_count - at : options->run.batch;
+        const struct click_rows rows = {process->ids, count * CLICK_CATEGORIES, process->rows};
+        TRY(read_samples(process, options->train_count + at, (unsigned)count, process->samples,
+                         process->ids));
+        if (!truth) {
+            TRY(click_store_pull(process->store, &rows, true, &dense));
+            const struct click_batch batch = {.count = (unsigned)count,
+                                              .samples = process->samples,
+                                              .rows = process->rows,
+                                              .dense = dense,
+                                              .logits = process->logits};
+            TRY(click_forward(&process->model, &batch));
+        }
+        for (uint64_t i = 0; i < count; i++)
+            process->scores[at + i] = (struct click_score){
+                truth ? (float)process->samples[i].truth : process->logits[i], process->samples[i].clicked};
+    }
+    *out = click_auc(process->scores, options->test_count);
+    return ZR_OK;
+}
+
+/* Adds a point to the curve: the AUC after so many samples. */
+static zr_result add_point(struct process *process, uint64_t samples, uint64_t ns)
+{
+    struct shared *shared = process->options->shared;
+    struct point *point = &shared->points[shared->points_count];
+    *point = (struct point){.samples = samples, .seconds = (double)ns / 1e9};
+    TRY(evaluate(process, false, &point->auc));
+    shared->points_count++;
+    if (!process->options->json) {
+        printf("%10llu samples %8.2f s  AUC %.5f\n", (unsigned long long)samples, point->seconds, point->auc);
+        fflush(stdout);
+    }
+    return ZR_OK;
+}
+
+/* ---- Processes ----------------------------------------------------------------------------------------- */
+
+/* All parameters and all workers in this process. */
+static zr_result run_alone(struct process *process, const struct options *options)
+{
+    const uint64_t each = (uint64_t)options->run.workers * options->run.batch;
+    uint64_t trained_ns = 0, begin_ns = 0, next = options->eval_every;
+    TRY(open_process(process, options, options->run.batch));
+    TRY(open_worker(process, 0, options->run.workers));
+    for (uint64_t step = 0; step < options->steps; step++) {
+        begin_ns = now_ns();
+        TRY(train_step(process, step * each, 0));
+        trained_ns += now_ns() - begin_ns;
+        if ((step + 1) * each < next && step + 1 < options->steps)
+            continue;
+        TRY(add_point(process, (step + 1) * each, trained_ns));
+        next += options->eval_every;
+    }
+    options->shared->end_ns = trained_ns;
+    options->shared->steps[0] = (unsigned)options->steps;
+    TRY(click_store_tiers(process->store, &options->shared->tiers[0]));
+    return evaluate(process, true, &options->shared->truth);
+}
+
+static unsigned round_steps(const struct click_run *run)
+{
+    return run->timing.kind == ZR_PS_GEO ? run->timing.parameter : 1;
+}
+
+/* The first sample of a worker's round; UINT64_MAX: it has no more. Where workers do not wait for each other,
+ * a faster one has more of the samples. */
+static uint64_t next_round(const struct options *options, unsigned number, uint64_t round)
+{
+    const struct click_run *run = &options->run;
+    const uint64_t each = (uint64_t)round_steps(run) * run->batch,
+                   all = options->steps * run->workers * run->batch;
+    bool waits = run->timing.kind != ZR_PS_ASYNC && run->timing.kind != ZR_PS_GEO;
+    uint64_t first =
+        waits ? (round * run->workers + number) * each : atomic_fetch_add(&options->shared->taken, each);
+    return first + each <= all ? first : UINT64_MAX;
+}
+
+static zr_result run_worker(struct process *process, const struct options *options, unsigned number)
+{
+    struct shared *shared = options->shared;
+    double sleep_s = options->sleep_ms / 1e3 * (number == options->slow_worker ? options->slow_factor : 1);
+    const struct timespec rest = {(time_t)sleep_s, (long)((sleep_s - (double)(time_t)sleep_s) * 1e9)};
+    TRY(open_process(process, options, options->run.batch));
+    TRY(open_worker(process, number, 1));
+    for (uint64_t round = 0, first; (first = next_round(options, number, round)) != UINT64_MAX; round++)
+        for (unsigned step = 0; step < round_steps(&options->run); step++) {
+            TRY(train_step(process, first, step));
+            if (sleep_s > 0)
+                nanosleep(&rest, NULL);
+            shared->end_ns = now_ns();
+            shared->steps[number]++;
+            sem_post(&shared->stepped);
+        }
+    wait_for(&shared->finished);
+    return click_store_leave(process->store);
+}
+
+static zr_result run_observer(struct process *process, const struct options *options)
+{
+    struct shared *shared = options->shared;
+    const uint64_t all = options->steps * options->run.workers;
+    uint64_t next = options->eval_every;
+    TRY(open_process(process, options, options->run.batch));
+    TRY(open_worker(process, ZR_PS_OBSERVER, 1));
+    shared->begin_ns = now_ns();
+    for (uint64_t steps = 1; steps <= all; steps++) {
+        wait_for(&shared->stepped);
+        if (steps * options->run.batch < next && steps < all)
+            continue;
+        TRY(add_point(process, steps * options->run.batch, now_ns() - shared->begin_ns));
+        next += options->eval_every;
+    }
+    TRY(evaluate(process, true, &shared->truth));
+    TRY(click_store_report(process->store, &shared->state));
+    for (unsigned i = 0; i < options->run.workers; i++)
+        sem_post(&shared->finished);
+    return ZR_OK;
+}
+
+static zr_result run_server(struct process *process, const struct options *options, unsigned number)
+{
+    TRY(open_process(process, options, 1));
+    return click_serve(&options->run, &process->model, &process->memory, number,
+                       &options->shared->tiers[number]);
+}
+
+static int rank_main(struct zr_local_world *local, unsigned rank, void *argument)
+{
+    const struct options *options = argument;
+    const unsigned servers = options->run.servers, workers = servers > 0 ? options->run.workers : 0;
+    struct process process = {0};
+    (void)local;
+    zr_result result = rank < servers             ? run_server(&process, options, rank)
+                       : rank < servers + workers ? run_worker(&process, options, rank - servers)
+                       : servers > 0              ? run_observer(&process, options)
+                                                  : run_alone(&process, options);
+    if (result != ZR_OK && *zr_last_error()) /* click_read() has printed its own */
+        fprintf(stderr, "click: %s\n", zr_last_error());
+    close_process(&process);
+    return result == ZR_OK ? 0 : 3;
+}
+
+/* Forks the processes of a run with servers; each server has a socket in a folder of the run. */
+static int launch(struct options *options)
+{
+    char folder[] = "/tmp/click.XXXXXX", addresses[ZR_PS_SERVERS_MAX][sizeof folder + 16];
+    const struct zr_launch_options launch = {.struct_bytes = sizeof launch,
+                                             .world = options->run.servers + options->run.workers + 1,
+                                             .rank_main = rank_main,
+                                             .argument = options};
+    int code = 3;
+    unsigned count = 0;
+    if (!mkdtemp(folder)) {
+        perror("click: /tmp");
+        return 3;
+    }
+    for (; count < options->run.servers; count++) {
+        snprintf(addresses[count], sizeof addresses[count], "unix:%s/%u", folder, count);
+        options->run.addresses[count] = addresses[count];
+        if (zr_ps_listen(&options->run.listeners[count], addresses[count], NULL) != ZR_OK)
+            break;
+    }
+    if (count < options->run.servers)
+        fprintf(stderr, "click: %s\n", zr_last_error());
+    else
+        code = zr_local_launch(&launch);
+    while (count-- > 0)
+        unlink(addresses[count] + strlen("unix:"));
+    rmdir(folder);
+    return code;
+}
+
+/* ---- Report -------------------------------------------------------------------------------------------- */
+
+static void report_json(const struct options *options, double rate)
+{
+    const struct shared *shared = options->shared;
+    printf("{\"truth_auc\": %.6f, \"auc\": %.6f, \"samples_per_second\": %.1f, \"curve\": [", shared->truth,
+           shared->points[shared->points_count - 1].auc, rate);
+    for (unsigned i = 0; i < shared->points_count; i++)
+        printf("%s[%llu, %.3f, %.6f]", i ? ", " : "", (unsigned long long)shared->points[i].samples,
+               shared->points[i].seconds, shared->points[i].auc);
+    printf("], \"staleness\": [");
+    for (unsigned i = 0; i < ZR_PS_STALE_BINS; i++)
+        printf("%s%llu", i ? ", " : "", (unsigned long long)shared->state.staleness[i]);
+    printf("], \"steps\": [");
+    for (unsigned i = 0; i < options->run.workers; i++)
+        printf("%s%u", i ? ", " : "", shared->steps[i]);
+    printf("], \"tiers\": [");
+    for (unsigned i = 0; i == 0 || i < options->run.servers; i++) {
+        const struct click_tiers *tiers = &shared->tiers[i];
+        printf(
+            "%s{\"memory_planned_bytes\": %llu, \"memory_measured_bytes\": %llu, \"file_planned_bytes\": %llu, "
+            "\"rows\": %llu, \"rows_in_memory\": %llu}",
+            i ? ", " : "", (unsigned long long)tiers->memory_planned,
+            (unsigned long long)tiers->memory_measured, (unsigned long long)tiers->file_planned,
+            (unsigned long long)tiers->rows_count, (unsigned long long)tiers->slots_used_count);
+    }
+    puts("]}");
+}
+
+static void report(const struct options *options)
+{
+    const struct shared *shared = options->shared;
+    const struct point *last = &shared->points[shared->points_count - 1], *at = shared->points;
+    double rate = (double)last->samples * 1e9 / (double)(shared->end_ns - shared->begin_ns);
+    if (options->json) {
+        report_json(options, rate);
+        return;
+    }
+    printf("%.0f samples/s; AUC %.5f, that of the law %.5f\n", rate, last->auc, shared->truth);
+    while (at <= last && at->auc < options->target)
+        at++;
+    if (options->target > 0 && at <= last)
+        printf("AUC %.3f after %.2f s\n", options->target, at->seconds);
+    for (unsigned i = 0; i == 0 || i < options->run.servers; i++) {
+        const struct click_tiers *tiers = &shared->tiers[i];
+        printf("memory %.1f MiB planned, %.1f MiB measured; file %.1f MiB planned",
+               (double)tiers->memory_planned / 0x1p20, (double)tiers->memory_measured / 0x1p20,
+               (double)tiers->file_planned / 0x1p20);
+        if (tiers->rows_count > 0)
+            printf("; %llu of %llu rows in memory", (unsigned long long)tiers->slots_used_count,
+                   (unsigned long long)tiers->rows_count);
+        puts("");
+    }
+}
+
+/* ---- Command line -------------------------------------------------------------------------------------- */
+
+static int usage(const char *problem, const char *word)
+{
+    fprintf(
+        stderr,
+        "%s%s%sclick make FILE SAMPLES [SEED [VALUES]]  draws samples; VALUES: at most so many per field\n"
+        "click convert TEXT FILE                 reads Criteo's text\n"
+        "click train FILE [options]\n"
+        "  --workers N --servers S  0 servers: all in one process\n"
+        "  --ps TIMING              " ZR_PS_TIMING_NAMES "\n"
+        "  --staleness RULE         none|divide\n"
+        "  --batch N                samples of a worker's step: 512\n"
+        "  --rate F --dense-rate F  of Adagrad for rows: 0.02; of Adam for the others: 0.001\n"
+        "  --memory-limit BYTES     of rows in memory; --file FOLDER: for the others\n"
+        "  --rows N                 rows at most: four for each sample\n"
+        "  --seed N --samples N     of first values: 1; to train on: all but the last tenth of the file\n"
+        "  --eval-every N           samples between evaluations: a tenth of all\n"
+        "  --target AUC             prints the time to it\n"
+        "  --sleep-ms F --slow W:X  a step sleeps; a step of worker W for X times as long\n"
+        "  --json                   prints one object\n",
+        problem, word, *problem ? "\n" : "");
+    return 2;
+}
+
+static bool read_number(const char *text, double least, double most, double *out)
+{
+    static const char units[] = "KMG";
+    char *end;
+    double value = strtod(text, &end);
+    const char *unit = end != text && *end ? strchr(units, *end) : NULL;
+    if (unit && strcmp(end + 1, "iB") == 0) {
+        for (const char *at = units; at <= unit; at++)
+            value *= 1024;
+        end += 3;
+    }
+    *out = value;
+    return end != text && *end == 0 && value >= least && value <= most;
+}
+
+enum { WORKERS, SERVERS, BATCH, RATE, DENSE_RATE, LIMIT, ROWS, SEED, SAMPLES, EVERY, TARGET, SLEEP, NUMBERS };
+enum { PS = NUMBERS, STALENESS, FOLDER, SLOW, JSON, OPTIONS };
+static const struct {
+    const char *name;
+    double fallback, least, most;
+} numbers_of[NUMBERS] = {{"workers", 1, 1, 128},
+                         {"servers", 0, 0, ZR_PS_SERVERS_MAX},
+                         {"batch", 512, 1, 65536},
+                         {"rate", 0.02, 1e-9, 1e9},
+                         {"dense-rate", 0.001, 0, 1e9},
+                         {"memory-limit", 0, 0, 1e15},
+                         {"rows", 0, 1, ZR_TABLE_ROWS_MAX},
+                         {"seed", 1, 0, 1e15},
+                         {"samples", 0, 1, 1e15},
+                         {"eval-every", 0, 1, 1e15},
+                         {"target", 0, 0, 1},
+                         {"sleep-ms", 0, 0, 1e6}};
+
+/* 0, or an exit code after a message. */
+static int read_options(struct options *out, int argc, char **argv)
+{
+    struct option names[OPTIONS + 1] = {[PS] = {"ps", required_argument, NULL, PS},
+                                        [STALENESS] = {"staleness", required_argument, NULL, STALENESS},
+                                        [FOLDER] = {"file", required_argument, NULL, FOLDER},
+                                        [SLOW] = {"slow", required_argument, NULL, SLOW},
+                                        [JSON] = {"json", no_argument, NULL, JSON}};
+    double numbers[NUMBERS];
+    char end;
+    for (int i = 0; i < NUMBERS; i++) {
+        names[i] = (struct option){numbers_of[i].name, required_argument, NULL, i};
+        numbers[i] = numbers_of[i].fallback;
+    }
+    for (int option; (option = getopt_long(argc, argv, "", names, NULL)) >= 0;) {
+        bool good = option == FOLDER || option == JSON;
+        if (option < NUMBERS)
+            good = read_number(optarg, numbers_of[option].least, numbers_of[option].most, &numbers[option]);
+        else if (option == PS)
+            good = zr_ps_timing_read(&out->run.timing, optarg) == ZR_OK;
+        else if (option == STALENESS)
+            good = zr_ps_staleness_read(&out->run.staleness, optarg) == ZR_OK;
+        else if (option == SLOW)
+            good = sscanf(optarg, "%u:%lf%c", &out->slow_worker, &out->slow_factor, &end) == 2;
+        else if (option == FOLDER)
+            out->run.folder = optarg;
+        out->json |= option == JSON;
+        if (option == '?')
+            return usage("", "");
+        if (!good)
+            return usage("click: not a value of this option, or out of range: ", optarg);
+    }
+    if (optind + 1 != argc)
+        return usage("click: train requires one FILE", "");
+    if (out->run.timing.kind != ZR_PS_SYNC && numbers[SERVERS] == 0)
+        return usage("click: --ps requires --servers", "");
+    if (!click_open(&out->file, argv[optind]))
+        return 3;
+    const uint64_t all = out->file.header.samples_count, tenth = (all + 9) / 10;
+    out->test_count = tenth < TEST_MAX ? tenth : TEST_MAX;
+    out->train_count = all - out->test_count;
+    out->run.workers = (unsigned)numbers[WORKERS];
+    out->run.servers = (unsigned)numbers[SERVERS];
+    out->run.batch = (unsigned)numbers[BATCH];
+    out->run.rate = (float)numbers[RATE];
+    out->run.dense_factor = (float)(numbers[DENSE_RATE] / numbers[RATE]);
+    out->run.seed = (uint64_t)numbers[SEED];
+    out->run.memory_limit_bytes = (size_t)numbers[LIMIT];
+    out->run.rows_limit = numbers[ROWS] > 0 ? (uint64_t)numbers[ROWS] : 4 * all + 100000;
+    out->sleep_ms = numbers[SLEEP];
+    out->target = numbers[TARGET];
+    uint64_t samples = numbers[SAMPLES] > 0 && numbers[SAMPLES] < (double)out->train_count
+                           ? (uint64_t)numbers[SAMPLES]
+                           : out->train_count;
+    out->steps = samples / out->run.workers / out->run.batch;
+    if (out->run.timing.kind == ZR_PS_GEO)
+        out->steps -= out->steps % out->run.timing.parameter;
+    out->eval_every = numbers[EVERY] > 0 ? (uint64_t)numbers[EVERY] : samples / 10;
+    if (out->steps == 0 || samples / out->eval_every >= POINTS_MAX)
+        return usage("click: no step, or more than 64 evaluations: change --batch, --samples or --eval-every",
+                     "");
+    return 0;
+}
+
+static int train(int argc, char **argv)
+{
+    struct options options = {.slow_worker = UINT32_MAX};
+    int code = read_options(&options, argc, argv);
+    if (code != 0)
+        return code;
+    options.shared =
+        mmap(NULL, sizeof *options.shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (options.shared == MAP_FAILED || sem_init(&options.shared->stepped, 1, 0) != 0 ||
+        sem_init(&options.shared->finished, 1, 0) != 0) {
+        perror("click: shared memory");
+        return 3;
+    }
+    code = options.run.servers > 0 ? launch(&options) : rank_main(NULL, 0, &options);
+    if (code == 0)
+        report(&options);
+    return code;
+}
+
+int main(int argc, char **argv)
+{
+    struct click_header how = {.seed = 1, .vocabulary_max = UINT32_MAX};
+    const char *mode = argc > 1 ? argv[1] : "";
+    double numbers[3] = {0, 1, UINT32_MAX};
+    if (strcmp(mode, "convert") == 0 && argc == 4)
+        return click_convert(argv[2], argv[3]);
+    if (strcmp(mode, "train") == 0)
+        return train(argc - 1, argv + 1);
+    if (strcmp(mode, "make") != 0 || argc < 4 || argc > 6)
+        return usage("", "");
+    for (int i = 3; i < argc; i++)
+        if (!read_number(argv[i], i == 4 ? 0 : 1, i == 5 ? UINT32_MAX : 1e12, &numbers[i - 3]))
+            return usage("click: not a number, or out of range: ", argv[i]);
+    how.samples_count = (uint64_t)numbers[0];
+    how.seed = (uint64_t)numbers[1];
+    how.vocabulary_max = (uint32_t)numbers[2];
+    return click_make(argv[2], &how);
+}
