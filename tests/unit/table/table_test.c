@@ -19,21 +19,6 @@ static const char *path_of(const char *name)
     return path;
 }
 
-/* Options of a table with a file and memory for `slots` rows, at least ZR_TABLE_SLOTS_MIN. */
-static struct zr_table_options with_file(struct zr_table_options options, uint64_t slots)
-{
-    struct zr_table_plan plan;
-    size_t too_little = 0;
-    options.file = (struct zr_table_file){.folder = folder, .force = true};
-    for (size_t step = 1 << 30; step > 0; step /= 2) {
-        options.memory_limit_bytes = too_little + step;
-        if (zr_table_plan(&options, &plan) != ZR_OK || plan.slots_count < slots)
-            too_little += step;
-    }
-    options.memory_limit_bytes = too_little + 1;
-    return options;
-}
-
 /* ---- Random histories ---------------------------------------------------------------------------------- */
 
 struct history {
@@ -143,7 +128,7 @@ static void test_histories(void)
         struct zr_table_options options = table_options(arena);
         options.optimizer = i;
         if (i % 2)
-            options = with_file(options, 1100);
+            options = table_with_file(options, folder, 1100);
         test_history(options, names[i]);
     }
 }
@@ -156,7 +141,7 @@ static void test_overcommit(void)
     options.width = 3;
     options.optimizer = ZR_TABLE_ADAGRAD;
     options.rows_limit = ROWS;
-    struct zr_table_options small = with_file(options, ZR_TABLE_SLOTS_MIN + 8);
+    struct zr_table_options small = table_with_file(options, folder, ZR_TABLE_SLOTS_MIN + 8);
     zr_table *whole = table_make(&options), *table = table_make(&small);
     struct model_batch batch = batch_make(AT_ONCE, options.width);
     bool good = table && whole;
@@ -188,7 +173,7 @@ static void test_plan(void)
     struct zr_arena_stats before, with;
     options.optimizer = ZR_TABLE_ADAM;
     options.staleness = 2;
-    options = with_file(options, 1100);
+    options = table_with_file(options, folder, 1100);
     options.file.name = "tier";
     zr_arena_get_stats(arena, &before);
     tap_result(zr_table_plan(&options, &plan), ZR_OK, "a plan");
@@ -482,7 +467,7 @@ static void test_failing_disk(void)
     struct zr_table_options options = table_options(arena);
     struct model_batch batch = batch_make(2000, 5);
     options.optimizer = ZR_TABLE_ADAM;
-    options = with_file(options, 1100);
+    options = table_with_file(options, folder, 1100);
     zr_table *table = table_make(&options);
     zr_result result = ZR_OK;
     for (unsigned i = 0; i < 40 && result == ZR_OK; i++) {
