@@ -137,7 +137,7 @@ kernels_src := $(call of,kernels) $(wildcard kernels/cpu/*/*.c)
 comm_src    := $(call of,zero/comm zero/launch) $(wildcard zero/comm/message/tcp/*.c)
 # Of zero/checkpoint the library has the state's file; what reads JSON is zr-train's.
 state_src   := zero/checkpoint/safetensors.c zero/checkpoint/state.c
-zero_src    := $(call of,$(addprefix zero/,compress engine file_io model step plan)) $(state_src)
+zero_src    := $(call of,$(addprefix zero/,compress engine file_io model step plan table)) $(state_src)
 train_src   := $(call of,zero/train zero/text) $(filter-out $(state_src),$(wildcard zero/checkpoint/*.c))
 obj = $(patsubst %.c,$(BUILD)/obj/%.o,$(1))
 
@@ -209,7 +209,7 @@ $(BUILD)/obj/%.o: %.c $(BUILD)/config
 # engine with its kernels and communicators; it stands on libzr.so, of which a process has one copy, and on oneDNN.
 # Both show what their headers mark ZR_API, and libzr.so what alloc/base/compiler.h is about; see there.
 zr_headers := alloc/zr.h alloc/keep/zr_keep.h defrag/zr_defrag.h
-zr_zero_headers := zero/zr_zero.h zero/comm/zr_comm.h zero/launch/zr_launch.h kernels/zr_kernels.h
+zr_zero_headers := zero/zr_zero.h zero/comm/zr_comm.h zero/launch/zr_launch.h zero/table/zr_table.h kernels/zr_kernels.h
 about_zr := memory for training over virtual memory maps
 about_zr_zero := the ZeRO stage engine of zr with its kernels and communicators
 # $(call header_page,library,headers,its pkg-config name)

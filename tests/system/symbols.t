@@ -155,6 +155,7 @@ ENDS = {
     "zero/launch/launch.o": {"kill": "ranks that the launcher has started"},
     "zero/launch/mpirun.o": {"kill": "mpirun that it has started, and itself to stop with it", "execvp": "its child becomes mpirun",
                              "_exit": "its child that could not"},
+    "zero/table/update.o": {"kill": "itself, where ZR_FAULT=kept asks for it"},
     "zero/launch/rank.o": {"_exit": "a rank that the launcher has started ends", "kill": "wakes its launcher"},
 }
 # What a library has from archives that are not zr's. libgcc's unwinder aborts where its own tables are damaged; jemalloc
@@ -250,7 +251,7 @@ def check_alloc():
 
 
 PUBLIC = {"libzr.so": ["alloc/zr.h", "alloc/keep/zr_keep.h", "defrag/zr_defrag.h"],
-          "libzr_zero.so": ["zero/zr_zero.h", "zero/comm/zr_comm.h", "zero/launch/zr_launch.h", "kernels/zr_kernels.h"]}
+          "libzr_zero.so": ["zero/zr_zero.h", "zero/comm/zr_comm.h", "zero/launch/zr_launch.h", "zero/table/zr_table.h", "kernels/zr_kernels.h"]}
 
 
 def without_comments(path):

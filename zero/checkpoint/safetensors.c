@@ -102,7 +102,7 @@ void zr_safetensors_tensor(struct zr_safetensors_header *header, const struct zr
 {
     /* Each byte of the name may become six, such as \u0001. */
     char name[6 * ZR_SAFETENSORS_NAME_MAX + 3];
-    uint64_t elements = entry->rows * (entry->columns ? entry->columns : 1);
+    uint64_t words = entry->rows * (entry->columns ? entry->columns : 1) * (entry->integers ? 2 : 1);
     struct zr_text text;
 
     zr_assert(entry->name_bytes <= ZR_SAFETENSORS_NAME_MAX);
@@ -112,11 +112,11 @@ void zr_safetensors_tensor(struct zr_safetensors_header *header, const struct zr
     zr_assert(text.result == ZR_OK);
     put_text(header, ",");
     put(header, name, text.used_bytes);
-    print(header, ":{\"dtype\":\"F32\",\"shape\":[%" PRIu64, entry->rows);
+    print(header, ":{\"dtype\":\"%s\",\"shape\":[%" PRIu64, entry->integers ? "I64" : "F32", entry->rows);
     if (entry->columns > 0)
         print(header, ",%" PRIu64, entry->columns);
     print(header, "],\"data_offsets\":[%" PRIu64 ",%" PRIu64 "]}", entry->first * sizeof(float),
-          (entry->first + elements) * sizeof(float));
+          (entry->first + words) * sizeof(float));
 }
 
 /* ---- A pass -------------------------------------------------------------------------------------------- */

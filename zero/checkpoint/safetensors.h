@@ -27,12 +27,13 @@ void zr_safetensors_note(struct zr_safetensors_header *header, const char *key, 
 /* File offset of the next header byte. */
 uint64_t zr_safetensors_at(const struct zr_safetensors_header *header);
 
-/* An fp32 tensor. The name may contain any bytes and is escaped. */
+/* A tensor of fp32 or of 64-bit integers. The name may contain any bytes and is escaped. */
 struct zr_safetensors_entry {
     const char *name; /* [name_bytes], at most ZR_SAFETENSORS_NAME_MAX */
     size_t name_bytes;
     uint64_t rows, columns; /* columns 0: a vector */
-    uint64_t first;         /* number of data elements before it */
+    uint64_t first;         /* number of fp32 elements, or half integers, before it */
+    bool integers;          /* 64-bit integers */
 };
 enum { ZR_SAFETENSORS_NAME_MAX = 128 };
 void zr_safetensors_tensor(struct zr_safetensors_header *header, const struct zr_safetensors_entry *entry);

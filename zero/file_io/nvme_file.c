@@ -1,4 +1,5 @@
-/* nvme_file.c: creates an unnamed file in a folder and reserves its space. See nvme_inside.h.
+/* nvme_file.c: creates an unnamed file in a folder, or opens a named one, and reserves its space. See
+ * nvme_inside.h.
  *
  * Missing features of the file system set three flags; an unusable folder is an error with a fix. */
 #define _GNU_SOURCE
@@ -81,12 +82,26 @@ static int create_and_unlink(const char *folder)
     return -1;
 }
 
-static int open_nameless(struct zr_nvme_file *file, const char *path)
+static int open_named(const struct zr_nvme_folder *folder)
 {
+    char path[4096];
+    int length = snprintf(path, sizeof path, "%s/%s", folder->path, folder->name);
+    if (length < 0 || (size_t)length >= sizeof path) {
+        errno = ENAMETOOLONG;
+        return -1;
+    }
+    return zr_open(path, O_RDWR | O_CREAT | O_NOFOLLOW, 0600);
+}
+
+static int open_in(struct zr_nvme_file *file, const struct zr_nvme_folder *folder)
+{
+    const char *path = folder->path;
     if (zr_fault(ZR_FAULT_OPEN)) {
         errno = EACCES;
         return -1;
     }
+    if (folder->name)
+        return open_named(folder);
     int fd = zr_open(path, O_RDWR | O_TMPFILE | O_EXCL, 0600);
     file->nameless = fd >= 0;
     /* EISDIR and ENOENT: kernels without O_TMPFILE try to open the folder itself. */
@@ -130,7 +145,7 @@ zr_result zr_nvme_file_create(struct zr_nvme_file *out, const struct zr_nvme_fol
     size_t length = strlen(folder->path);
     snprintf(out->folder, sizeof out->folder, "%s%s", length < sizeof out->folder ? "" : "...",
              length < sizeof out->folder ? folder->path : folder->path + length - (sizeof out->folder - 4));
-    out->fd = open_nameless(out, folder->path);
+    out->fd = open_in(out, folder);
     if (out->fd < 0)
         return zr_nvme_file_fail(out, "create", errno);
     if (fstatfs(out->fd, &system) != 0) {

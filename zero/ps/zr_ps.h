@@ -7,18 +7,22 @@
  * (zero/table/zr_table.h); each id belongs to one server.
  *
  * Steps. A worker's step is: pulls, then pushes, then zr_ps_end_step(). The number of steps that a worker has
- * ended is its clock. A worker pushes a dense table `pushes` times in a step, or never; each push has the
- * whole table.
+ * ended is its clock. A push has the whole of a dense table. With sync and ssp a worker pushes a table at
+ * most once in a step. A dense table may have more pushes in a step (zr_ps_table.pushes): then every worker
+ * makes all of them in every step, and all workers push such tables in the same order.
  *
- *   sync        Gradients of a step are added in the order of workers, divided by the number of workers that
- *               pushed, and applied in one update, with the bits of stage 0 of the engine. A pull in step c
- * has the updates of all steps before c, and no other. async       A push is applied when it arrives; a pull
- * is answered when it arrives. half-async  A push is applied when it arrives. A pull in step c has all pushes
- * of the steps before c, and none of step c: the first push of a step waits until all workers have ended
- * their pulls. geo         Workers train by themselves for `parameter` steps, then push differences of
- * parameters (zr_ps_difference()), which the server adds; see "Geo" below. Otherwise as async. ssp         As
- * sync, but a worker runs up to `parameter` steps ahead of the slowest: a pull in step c has all updates of
- * steps up to c - parameter - 1. With parameter 0 it has the bits of sync.
+ *   sync        Gradients of a step are added in the order of workers, divided by the number
+ *               of workers that pushed, and applied in one update, with the bits of stage 0 of
+ *               the engine. A pull in step c has the updates of all steps before c, and no other.
+ *   async       A push is applied when it arrives; a pull is answered when it arrives.
+ *   half-async  A push is applied when it arrives. A pull in step c has all pushes of the steps
+ *               before c, and none of step c: the first push of a step waits until all workers
+ *               have ended their pulls.
+ *   geo         Workers train by themselves for `parameter` steps, then push differences of
+ *               parameters, which the server adds; see "Geo" below. Otherwise as async.
+ *   ssp         As sync, but a worker runs up to `parameter` steps ahead of the slowest: a pull
+ *               in step c has all updates of steps up to c - parameter - 1. With parameter 0 it
+ *               has the bits of sync.
  *
  * Exactly once. A request has a sequence number. A call that loses its connection connects again and repeats
  * the request, and a server that has applied it answers without applying it again. With kept memory this
@@ -61,8 +65,8 @@ enum zr_ps_timing_kind {
 };
 struct zr_ps_timing {
     enum zr_ps_timing_kind kind;
-    unsigned
-        parameter; /* geo: steps between exchanges, at least 1; ssp: steps ahead, at most ZR_PS_SSP_MAX */
+    /* geo: steps between exchanges, at least 1; ssp: steps ahead, at most ZR_PS_SSP_MAX. */
+    unsigned parameter;
 };
 /* What an update does with the staleness of a push: tau = updates of the table between the worker's pull and
  * the push. Only with async and half-async; other timings require ZR_PS_STALE_NONE. */
@@ -89,14 +93,15 @@ struct zr_ps_table {
     /* Of the gradients that are pushed and the parameters that are pulled. Sums and updates are fp32; a sum
      * of two-byte gradients is rounded once, unless `pushes` is above 1. Sparse tables and geo: fp32. */
     enum zr_precision precision;
-    unsigned
-        pushes; /* of a dense table by a worker in a step, such as micro-batches; 0: 1. With sync and ssp,
-                 * push j of all workers is added before push j + 1, and one update follows the last */
+    /* Of a dense table by a worker in a step, such as micro-batches; 0: 1. With sync and ssp, push j of all
+     * workers is added before push j + 1, and one update follows the last. Not used by other timings. */
+    unsigned pushes;
     float rate_factor, decay_factor; /* multiply rate and weight decay; see struct zr_parameter_group */
     /* Parameters are zeros; true: pulls and pushes wait until zr_ps_fill() has written the table. */
     bool filled;
     /* Of a sparse table: its width, optimizer and initial values; limits are of each server. Borrowed until
-     * create returns. NULL: a dense table. */
+     * create returns. A server sets arena and memory, appends its number to the name of the file, and takes
+     * no permits. Geo requires ZR_TABLE_SGD. NULL: a dense table. */
     const struct zr_table_options *rows;
 };
 
@@ -136,13 +141,12 @@ enum { ZR_PS_ADDRESS_BYTES = 300 };
 ZR_API zr_result zr_ps_listen(int *out, const char *address, char actual[ZR_PS_ADDRESS_BYTES]);
 
 struct zr_ps_server_options {
-    size_t struct_bytes;               /* its sizeof, or 0 */
-    struct zr_ps_options common;       /* arrays are copied */
-    unsigned server;                   /* number of this server */
-    int listener;                      /* of zr_ps_listen(); borrowed */
-    zr_arena *arena;                   /* host memory for everything that is not kept; borrowed */
-    const struct zr_kernels *kernels;  /* borrowed, like the context; the host can read their memory.
-                                        * zr_kernels_null(): a dry run */
+    size_t struct_bytes;              /* its sizeof, or 0 */
+    struct zr_ps_options common;      /* arrays are copied */
+    unsigned server;                  /* number of this server */
+    int listener;                     /* of zr_ps_listen(); borrowed */
+    zr_arena *arena;                  /* host memory for everything that is not kept; borrowed */
+    const struct zr_kernels *kernels; /* borrowed, like the context; the host reads and writes their memory */
     struct zr_kernel_context *context; /* open */
     /* Memory that outlives the process, see zr_zero.h: a server that is created on the memory of a killed one
      * ends the request that was being applied and continues. NULL: the arena. Borrowed. */
@@ -167,14 +171,15 @@ ZR_API zr_result zr_ps_server_serve(zr_ps_server *server, int timeout_ms, bool *
 /* Ends zr_ps_server_run() after the request that is being applied. Any thread, and async-signal-safe. */
 ZR_API void zr_ps_server_stop(zr_ps_server *server);
 
-/* Bytes that a server allocates, as planned from the options; the arena rounds each to granules. */
+/* Bytes that a server allocates, as planned from the options, without those of sparse tables
+ * (zr_table_plan()). `arena` has the records of the call. */
 struct zr_ps_bytes {
     size_t master, optimizer; /* parameters in fp32, and their state */
     size_t gradients;         /* pushes that wait for others */
     size_t messages;          /* buffers of workers, and their pulled parameters for ZR_PS_STALE_COMPENSATE */
     size_t log, records;
 };
-ZR_API zr_result zr_ps_server_plan(const struct zr_ps_options *options, unsigned server,
+ZR_API zr_result zr_ps_server_plan(const struct zr_ps_options *options, unsigned server, zr_arena *arena,
                                    struct zr_ps_bytes *out);
 
 /* ---- Worker -------------------------------------------------------------------------------------------- */

@@ -1,0 +1,422 @@
+/* server.c: a parameter server: its loop over connections. See session.h. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <unistd.h>
+
+#include "alloc/base/error.h"
+#include "alloc/base/system/file.h"
+#include "alloc/base/system/os.h"
+#include "alloc/base/system/socket.h"
+#include "zero/comm/take.h"
+#include "zero/ps/session.h"
+
+enum { EVENTS = 64, TELL_MS = 1000 };
+#define REPLICA_NS UINT64_C(60000000000)
+#define RETRY_MS   20
+#define SILENCE_NS UINT64_C(10000000000)
+
+/* ---- Connections --------------------------------------------------------------------------------------- */
+
+static void watch(zr_ps_server *server, struct zr_ps_session *session, int operation)
+{
+    bool writes = session->phase == ZR_PS_WRITING ||
+                  (session->phase == ZR_PS_SHAKING && session->sent_bytes < session->hand.out_bytes);
+    struct epoll_event event = {.events = EPOLLRDHUP | (writes                            ? EPOLLOUT
+                                                        : session->phase == ZR_PS_HOLDING ? 0
+                                                                                          : EPOLLIN),
+                                .data.ptr = session};
+    epoll_ctl(server->epoll, operation, session->fd, &event);
+}
+
+void zr_ps_session_close(zr_ps_server *server, struct zr_ps_session *session)
+{
+    (void)server;
+    if (session->phase != ZR_PS_FREE)
+        close(session->fd); /* which removes it from the epoll set */
+    session->phase = ZR_PS_FREE;
+}
+
+void zr_ps_session_reply(zr_ps_server *server, struct zr_ps_session *session, zr_result result,
+                         const char *data, size_t bytes)
+{
+    session->reply.magic = ZR_PS_MAGIC;
+    session->reply.kind = ZR_PS_REPLY;
+    session->reply.sequence = session->frame.sequence;
+    session->reply.bytes = bytes;
+    session->reply.content = (uint32_t)result;
+    session->data = data;
+    session->data_bytes = bytes;
+    session->sent_bytes = 0;
+    session->phase = ZR_PS_WRITING;
+    watch(server, session, EPOLL_CTL_MOD);
+}
+
+/* Connections that have not proved themselves are few: the oldest place is not taken from another. */
+static void accept_one(zr_ps_server *server, int fd)
+{
+    struct zr_ps_session *session = NULL;
+    unsigned strangers = 0;
+    struct sockaddr_storage address;
+    socklen_t bytes = sizeof address;
+    for (unsigned i = 0; i < ZR_PS_SESSIONS; i++) {
+        strangers += server->sessions[i].phase != ZR_PS_FREE && !server->sessions[i].known;
+        if (server->sessions[i].phase == ZR_PS_FREE)
+            session = &server->sessions[i];
+    }
+    bool local = getsockname(fd, (struct sockaddr *)&address, &bytes) == 0 && address.ss_family == AF_UNIX;
+    if (!session || strangers >= ZR_PS_STRANGERS || (!local && !server->setup.has_secret)) {
+        close(fd);
+        return;
+    }
+    *session = (struct zr_ps_session){.phase = local ? ZR_PS_READING : ZR_PS_SHAKING, .fd = fd};
+    if (!local) {
+        zr_tcp_tune(fd, SILENCE_NS);
+        session->hand = (struct zr_tcp_hand){.secret = server->setup.secret};
+        zr_tcp_hand_begin(&session->hand);
+    }
+    watch(server, session, EPOLL_CTL_ADD);
+}
+
+/* Moves bytes of a connection; 0: none now, -1: it has ended. */
+static ssize_t moved(ssize_t bytes)
+{
+    return bytes > 0 ? bytes : bytes < 0 && errno == EAGAIN ? 0 : -1;
+}
+
+/* false: the connection has ended, or must end. */
+static bool shake(zr_ps_server *server, struct zr_ps_session *session)
+{
+    struct zr_tcp_hand *hand = &session->hand;
+    ssize_t bytes;
+    if (session->sent_bytes < hand->out_bytes) {
+        bytes = moved(zr_send_packet(session->fd, hand->out + session->sent_bytes,
+                                     hand->out_bytes - session->sent_bytes, 0));
+        session->sent_bytes += bytes > 0 ? (size_t)bytes : 0;
+        watch(server, session, EPOLL_CTL_MOD);
+        return bytes >= 0;
+    }
+    bytes = moved(zr_receive_bytes(session->fd, hand->in + session->have_bytes,
+                                   hand->want_bytes - session->have_bytes, 0));
+    session->have_bytes += bytes > 0 ? (size_t)bytes : 0;
+    if (bytes < 0 || session->have_bytes < hand->want_bytes)
+        return bytes >= 0;
+    session->have_bytes = session->sent_bytes = 0;
+    enum zr_tcp_step step = zr_tcp_hand_next(hand);
+    if (step == ZR_TCP_SUCCEEDS)
+        session->phase = ZR_PS_READING;
+    watch(server, session, EPOLL_CTL_MOD);
+    return step != ZR_TCP_FAILS;
+}
+
+/* Reads a part of a request; *whole: it is there. */
+static bool read_request(zr_ps_server *server, struct zr_ps_session *session, bool *whole)
+{
+    const size_t header = sizeof session->frame;
+    size_t have = session->have_bytes;
+    bool in_header = have < header;
+    char *to = in_header ? (char *)&session->frame + have
+                         : (char *)zr_ps_buffer(&server->store, session->buffer) + have;
+    size_t want = in_header ? header - have : header + session->frame.bytes - have;
+    ssize_t bytes = moved(zr_receive_bytes(session->fd, to, want, 0));
+    if (bytes <= 0)
+        return bytes == 0;
+    server->state.received_bytes += (uint64_t)bytes;
+    session->have_bytes += (size_t)bytes;
+    if (in_header && session->have_bytes == header && !zr_ps_session_header(server, session))
+        return false;
+    *whole = session->have_bytes >= header && session->have_bytes == header + session->frame.bytes;
+    return true;
+}
+
+static bool write_reply(zr_ps_server *server, struct zr_ps_session *session)
+{
+    const size_t header = sizeof session->reply;
+    struct iovec parts[2] = {{&session->reply, header}, {(void *)session->data, session->data_bytes}};
+    size_t skip = session->sent_bytes;
+    for (unsigned i = 0; i < 2; i++) {
+        size_t here = skip < parts[i].iov_len ? skip : parts[i].iov_len;
+        parts[i].iov_base = here > 0 ? (char *)parts[i].iov_base + here : parts[i].iov_base;
+        parts[i].iov_len -= here;
+        skip -= here;
+    }
+    ssize_t bytes = moved(zr_send(session->fd, &(struct msghdr){.msg_iov = parts, .msg_iovlen = 2}, 0));
+    if (bytes < 0)
+        return false;
+    session->sent_bytes += (size_t)bytes;
+    server->state.sent_bytes += (uint64_t)bytes;
+    if (session->sent_bytes < header + session->data_bytes)
+        return true;
+    if (session->closes)
+        return false;
+    session->have_bytes = 0;
+    session->phase = ZR_PS_READING;
+    watch(server, session, EPOLL_CTL_MOD);
+    return true;
+}
+
+/* ---- The loop ------------------------------------------------------------------------------------------ */
+
+/* Tries held requests until none can be handled: each may allow others. */
+static zr_result retry_held(zr_ps_server *server)
+{
+    zr_result result = ZR_OK;
+    bool again = true;
+    while (again && result == ZR_OK) {
+        again = false;
+        server->held = 0;
+        for (unsigned i = 0; i < ZR_PS_SESSIONS && result == ZR_OK; i++) {
+            struct zr_ps_session *session = &server->sessions[i];
+            if (session->phase != ZR_PS_HOLDING)
+                continue;
+            result = zr_ps_session_retry(server, session);
+            again |= session->phase != ZR_PS_HOLDING;
+            server->held += session->phase == ZR_PS_HOLDING;
+        }
+    }
+    return result;
+}
+
+/* Tells the clients of held requests that the server lives. A frame that does not fit is left out. */
+static void tell_held(zr_ps_server *server)
+{
+    uint64_t now_ns = zr_os_now_ns();
+    if (server->held == 0 || now_ns - server->told_ns < TELL_MS * UINT64_C(1000000))
+        return;
+    server->told_ns = now_ns;
+    for (unsigned i = 0; i < ZR_PS_SESSIONS; i++) {
+        struct zr_ps_session *session = &server->sessions[i];
+        struct zr_ps_frame frame = {.magic = ZR_PS_MAGIC, .kind = ZR_PS_HELD};
+        if (session->phase != ZR_PS_HOLDING)
+            continue;
+        ssize_t bytes = moved(zr_send_packet(session->fd, &frame, sizeof frame, 0));
+        if (bytes != 0 && bytes != sizeof frame)
+            zr_ps_session_close(server, session);
+    }
+}
+
+static zr_result handle_event(zr_ps_server *server, struct zr_ps_session *session, uint32_t events)
+{
+    bool good = true, whole = false;
+    zr_result result = ZR_OK;
+    switch (session->phase) {
+    case ZR_PS_FREE:
+        return ZR_OK; /* closed by an earlier event */
+    case ZR_PS_SHAKING:
+        good = shake(server, session);
+        break;
+    case ZR_PS_READING:
+        good = read_request(server, session, &whole);
+        break;
+    case ZR_PS_HOLDING:
+        good = !(events & (EPOLLHUP | EPOLLERR | EPOLLRDHUP));
+        break;
+    case ZR_PS_WRITING:
+        good = write_reply(server, session);
+        break;
+    }
+    if (whole)
+        result = zr_ps_session_request(server, session);
+    if (session->phase == ZR_PS_HOLDING)
+        watch(server, session, EPOLL_CTL_MOD);
+    if (!good)
+        zr_ps_session_close(server, session);
+    return result == ZR_OK && whole ? retry_held(server) : result;
+}
+
+static bool has_ended(const zr_ps_server *server)
+{
+    if (!zr_ps_all_left(&server->store.timetable))
+        return false;
+    for (unsigned i = 0; i < ZR_PS_SESSIONS; i++)
+        if (server->sessions[i].phase != ZR_PS_FREE && server->sessions[i].known &&
+            server->sessions[i].worker < server->setup.options.workers)
+            return false;
+    return true;
+}
+
+zr_result zr_ps_server_serve(zr_ps_server *server, int timeout_ms, bool *ended)
+{
+    struct epoll_event events[EVENTS];
+    if (!server || !ended)
+        return zr_fail(ZR_ERR_INVALID, "%s: the server or `ended` is NULL", __func__);
+    if (server->held > 0 && (timeout_ms < 0 || timeout_ms > TELL_MS))
+        timeout_ms = TELL_MS;
+    int count = epoll_wait(server->epoll, events, EVENTS, timeout_ms);
+    zr_result result = ZR_OK;
+    for (int i = 0; i < count && result == ZR_OK; i++) {
+        if (events[i].data.ptr == server->stop) {
+            server->stopped = true;
+        } else if (events[i].data.ptr == server) {
+            int fd = zr_accept(server->listener, SOCK_NONBLOCK);
+            if (fd >= 0)
+                accept_one(server, fd);
+        } else {
+            result = handle_event(server, events[i].data.ptr, events[i].events);
+        }
+    }
+    tell_held(server);
+    *ended = has_ended(server);
+    return result;
+}
+
+zr_result zr_ps_server_run(zr_ps_server *server)
+{
+    bool ended = false;
+    zr_result result = server ? ZR_OK : zr_fail(ZR_ERR_INVALID, "%s: the server is NULL", __func__);
+    while (result == ZR_OK && !ended && !server->stopped)
+        result = zr_ps_server_serve(server, -1, &ended);
+    return result;
+}
+
+void zr_ps_server_stop(zr_ps_server *server)
+{
+    if (server)
+        zr_write_all(server->stop[1], ZR_PRESENT_POSITION, "s", 1);
+}
+
+/* ---- Creation ------------------------------------------------------------------------------------------ */
+
+static zr_result check(const struct zr_ps_server_options *options)
+{
+    if (!options || !options->arena || !options->kernels)
+        return zr_fail(ZR_ERR_INVALID, "a parameter server requires an arena and kernels");
+    if (options->struct_bytes != 0 && options->struct_bytes != sizeof *options)
+        return zr_fail(ZR_ERR_INVALID,
+                       "struct zr_ps_server_options of another release: %zu bytes instead of %zu",
+                       options->struct_bytes, sizeof *options);
+    if (!options->kernels->executes || !options->kernels->host_visible || !options->context)
+        return zr_fail(ZR_ERR_INVALID, "a parameter server requires an open context in host memory");
+    if (options->server >= options->common.servers)
+        return zr_fail(ZR_ERR_INVALID, "server %u of %u", options->server, options->common.servers);
+    if ((options->replica || options->is_replica) && options->kept)
+        return zr_fail(ZR_ERR_INVALID, "a parameter server has kept memory or a replica, not both");
+    if (options->replica && strlen(options->replica) >= ZR_PS_ADDRESS_BYTES)
+        return zr_fail(ZR_ERR_INVALID, "the address of the replica is too long");
+    return ZR_OK;
+}
+
+/* Connects to the replica, which may start later. */
+static zr_result join_replica(zr_ps_server *server)
+{
+    const uint64_t deadline_ns = zr_os_now_ns() + REPLICA_NS;
+    const struct zr_ps_dial dial = {server->replica_address,
+                                    server->setup.has_secret ? server->setup.secret : NULL, deadline_ns};
+    struct zr_ps_frame frame = {
+        .magic = ZR_PS_MAGIC, .kind = ZR_PS_HELLO, .worker = ZR_PS_PRIMARY, .number = server->setup.hash};
+    struct iovec part = {&frame, sizeof frame};
+    zr_result result;
+    while ((result = zr_ps_link_open(&server->replica, &dial)) == ZR_ERR_UNAVAILABLE &&
+           zr_os_now_ns() < deadline_ns)
+        zr_poll(NULL, 0, RETRY_MS);
+    if (result == ZR_OK)
+        result = zr_ps_link_send(&server->replica, &part, 1, deadline_ns);
+    if (result == ZR_OK)
+        result = zr_ps_link_receive(&server->replica, &frame, sizeof frame, deadline_ns);
+    if (result == ZR_OK && frame.content != ZR_OK)
+        result = zr_fail(ZR_ERR_PEER, "server %u: %s is no replica with these options", server->store.server,
+                         server->replica_address);
+    return result;
+}
+
+static zr_result open_loop(zr_ps_server *server, int listener)
+{
+    struct epoll_event event = {.events = EPOLLIN, .data.ptr = server};
+    server->listener = listener;
+    server->epoll = epoll_create1(EPOLL_CLOEXEC);
+    if (server->epoll < 0 || pipe2(server->stop, O_CLOEXEC | O_NONBLOCK) != 0 ||
+        epoll_ctl(server->epoll, EPOLL_CTL_ADD, listener, &event) != 0)
+        return zr_fail(ZR_ERR_UNAVAILABLE, "a parameter server has no descriptors: %s",
+                       strerrordesc_np(errno));
+    event.data.ptr = server->stop;
+    epoll_ctl(server->epoll, EPOLL_CTL_ADD, server->stop[0], &event);
+    return ZR_OK;
+}
+
+zr_result zr_ps_server_create(zr_ps_server **out, const struct zr_ps_server_options *options)
+{
+    zr_ps_server *server = NULL;
+    if (!out)
+        return zr_fail(ZR_ERR_INVALID, "%s: out is NULL", __func__);
+    *out = NULL;
+    zr_result result = check(options);
+    if (result == ZR_OK)
+        result = zr_take(options->arena, ZR_TAG_OTHER, 1, sizeof *server, (void **)&server);
+    if (result != ZR_OK)
+        return result;
+    *server = (zr_ps_server){.arena = options->arena,
+                             .epoll = -1,
+                             .stop = {-1, -1},
+                             .is_replica = options->is_replica,
+                             .replica = {.fd = -1}};
+    result = zr_ps_setup_init(&server->setup, &options->common, options->arena);
+    server->store = (struct zr_ps_store){.setup = &server->setup,
+                                         .server = options->server,
+                                         .arena = options->arena,
+                                         .kernels = options->kernels,
+                                         .context = options->context,
+                                         .memory = options->kept};
+    if (result == ZR_OK)
+        result = zr_ps_store_init(&server->store);
+    if (result == ZR_OK)
+        result = zr_take(options->arena, ZR_TAG_COMM, server->setup.options.workers + ZR_PS_EXTRA,
+                         server->setup.message_bytes, (void **)&server->answers);
+    if (result == ZR_OK)
+        result = zr_take(options->arena, ZR_TAG_OTHER, ZR_PS_SESSIONS, sizeof *server->sessions,
+                         (void **)&server->sessions);
+    if (result == ZR_OK) {
+        memset(server->sessions, 0, ZR_PS_SESSIONS * sizeof *server->sessions);
+        result = zr_ps_store_recover(&server->store);
+    }
+    if (result == ZR_OK)
+        result = open_loop(server, options->listener);
+    if (result == ZR_OK && options->replica) {
+        memccpy(server->replica_address, options->replica, 0, sizeof server->replica_address);
+        result = join_replica(server);
+    }
+    if (result == ZR_OK)
+        *out = server;
+    else
+        zr_ps_server_destroy(server);
+    return result;
+}
+
+void zr_ps_server_destroy(zr_ps_server *server)
+{
+    if (!server)
+        return;
+    for (unsigned i = 0; server->sessions && i < ZR_PS_SESSIONS; i++)
+        zr_ps_session_close(server, &server->sessions[i]);
+    zr_ps_link_close(&server->replica);
+    for (unsigned i = 0; i < 2; i++)
+        if (server->stop[i] >= 0)
+            close(server->stop[i]);
+    if (server->epoll >= 0)
+        close(server->epoll);
+    zr_arena *arena = server->arena;
+    zr_drop(arena, &server->sessions);
+    zr_drop(arena, &server->answers);
+    zr_ps_store_fini(&server->store);
+    zr_ps_setup_fini(&server->setup);
+    zr_drop(arena, &server);
+}
+
+zr_result zr_ps_server_plan(const struct zr_ps_options *options, unsigned server, zr_arena *arena,
+                            struct zr_ps_bytes *out)
+{
+    struct zr_ps_setup setup;
+    if (!out || !options || server >= options->servers)
+        return zr_fail(ZR_ERR_INVALID, "%s: there is no server %u, or an argument is NULL", __func__, server);
+    zr_result result = zr_ps_setup_init(&setup, options, arena);
+    if (result == ZR_OK)
+        result = zr_ps_store_plan(&setup, server, out);
+    if (result == ZR_OK) {
+        out->messages += (options->workers + ZR_PS_EXTRA) * setup.message_bytes;
+        out->records += sizeof(struct zr_ps_server) + ZR_PS_SESSIONS * sizeof(struct zr_ps_session) +
+                        options->tables_count * sizeof(struct zr_ps_entry);
+    }
+    zr_ps_setup_fini(&setup);
+    return result;
+}

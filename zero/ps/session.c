@@ -1,0 +1,248 @@
+/* session.c: what a server does with a request. See session.h and wire.h. */
+#include <stdio.h>
+#include <string.h>
+
+#include "alloc/base/error.h"
+#include "alloc/base/system/os.h"
+#include "zero/ps/session.h"
+
+#define REPLICA_NS UINT64_C(60000000000)
+
+static bool changes(uint32_t kind)
+{
+    return kind == ZR_PS_FILL || kind == ZR_PS_PUSH || kind == ZR_PS_END_STEP || kind == ZR_PS_LEAVE;
+}
+
+static void refuse(zr_ps_server *server, struct zr_ps_session *session, const char *why)
+{
+    snprintf(session->text, sizeof session->text, "server %u: %s", server->store.server, why);
+    session->closes = true;
+    zr_ps_session_reply(server, session, ZR_ERR_PEER, session->text, strlen(session->text));
+}
+
+/* ---- HELLO --------------------------------------------------------------------------------------------- */
+
+static struct zr_ps_session *session_of(zr_ps_server *server, uint32_t worker, unsigned buffer)
+{
+    for (unsigned i = 0; i < ZR_PS_SESSIONS; i++) {
+        struct zr_ps_session *other = &server->sessions[i];
+        if (other->phase != ZR_PS_FREE && other->known && other->worker == worker &&
+            (worker != ZR_PS_OBSERVER || other->buffer == buffer))
+            return other;
+    }
+    return NULL;
+}
+
+/* The buffer of a client, whose earlier connection ends; false: there are too many observers. */
+static bool find_buffer(zr_ps_server *server, uint32_t worker, unsigned *out)
+{
+    const unsigned workers = server->setup.options.workers;
+    *out = worker == ZR_PS_PRIMARY ? workers + ZR_PS_OBSERVERS : worker;
+    if (worker == ZR_PS_OBSERVER) {
+        for (*out = workers; *out < workers + ZR_PS_OBSERVERS; ++*out)
+            if (!session_of(server, worker, *out))
+                return true;
+        return false;
+    }
+    struct zr_ps_session *before = session_of(server, worker, 0);
+    if (before)
+        zr_ps_session_close(server, before);
+    return true;
+}
+
+/* A client of the run: the primary is dead, or its next request is refused, for which it needs no worker's
+ * buffer. */
+static void take_over(zr_ps_server *server)
+{
+    struct zr_ps_session *primary = session_of(server, ZR_PS_PRIMARY, 0);
+    if (server->is_replica && primary)
+        primary->buffer = server->setup.options.workers + ZR_PS_OBSERVERS;
+    server->is_replica = false;
+}
+
+static void greet(zr_ps_server *server, struct zr_ps_session *session)
+{
+    const struct zr_ps_frame *frame = &session->frame;
+    struct zr_ps_timetable *t = &server->store.timetable;
+    unsigned buffer;
+    if (frame->number != server->setup.hash) {
+        refuse(server, session, "the client has other tables or options");
+    } else if (frame->worker == ZR_PS_PRIMARY && !server->is_replica) {
+        refuse(server, session, "this server has taken over from its primary");
+    } else if (frame->worker < t->workers && atomic_load(&t->members[frame->worker].left)) {
+        refuse(server, session, "the worker has left the run");
+    } else if (!find_buffer(server, frame->worker, &buffer)) {
+        refuse(server, session, "two observers are connected already");
+    } else {
+        session->known = true;
+        session->worker = frame->worker;
+        session->buffer = buffer;
+        if (frame->worker != ZR_PS_PRIMARY)
+            take_over(server);
+        session->reply = (struct zr_ps_frame){.number = 0};
+        if (frame->worker < t->workers) {
+            session->reply.number = atomic_load(&t->members[frame->worker].sequence);
+            session->reply.clock = atomic_load(&t->members[frame->worker].clock);
+        }
+        zr_ps_session_reply(server, session, ZR_OK, NULL, 0);
+    }
+}
+
+/* ---- Replica ------------------------------------------------------------------------------------------- */
+
+/* Has the replica apply the request in a buffer. A replica that is lost is done without. */
+static void forward(zr_ps_server *server, unsigned buffer)
+{
+    struct zr_ps_link *link = &server->replica;
+    struct zr_ps_frame *frame = zr_ps_buffer(&server->store, buffer), reply;
+    char text[256];
+    if (link->fd < 0)
+        return;
+    uint64_t deadline_ns = zr_os_now_ns() + REPLICA_NS;
+    struct iovec part = {frame, sizeof *frame + frame->bytes};
+    zr_result result = zr_ps_link_send(link, &part, 1, deadline_ns);
+    if (result == ZR_OK)
+        result = zr_ps_link_receive(link, &reply, sizeof reply, deadline_ns);
+    if (result == ZR_OK && reply.content != ZR_OK && reply.bytes < sizeof text)
+        result = zr_ps_link_receive(link, text, reply.bytes, deadline_ns);
+    if (result == ZR_OK && reply.content == ZR_OK)
+        return;
+    server->replaced = result == ZR_OK;
+    server->state.lost_replicas++;
+    zr_ps_link_close(link);
+}
+
+/* ---- Requests ------------------------------------------------------------------------------------------ */
+
+bool zr_ps_session_header(zr_ps_server *server, struct zr_ps_session *session)
+{
+    const struct zr_ps_frame *frame = &session->frame;
+    const unsigned workers = server->setup.options.workers;
+    if (!zr_ps_frame_valid(&server->setup, frame) || (frame->kind == ZR_PS_HELLO) == session->known)
+        return false;
+    if (!session->known)
+        return frame->bytes == 0;
+    if (session->worker != ZR_PS_PRIMARY)
+        return frame->worker == session->worker;
+    session->buffer =
+        server->is_replica && frame->worker < workers ? frame->worker : workers + ZR_PS_OBSERVERS;
+    return true;
+}
+
+/* Why a valid request cannot be of an honest client; NULL: it can. */
+static const char *problem_of(const zr_ps_server *server, const struct zr_ps_frame *frame)
+{
+    const struct zr_ps_timetable *t = &server->store.timetable;
+    const bool worker = frame->worker < t->workers;
+    uint64_t clock = worker ? atomic_load(&t->members[frame->worker].clock) : 0;
+    if (frame->kind == ZR_PS_LEAVE && frame->number >= t->workers)
+        return "there is no such worker";
+    if ((frame->kind == ZR_PS_PUSH || frame->kind == ZR_PS_END_STEP) && !worker)
+        return "an observer neither pushes nor ends steps";
+    if (frame->kind == ZR_PS_VERSION_OF && frame->number >= t->tables)
+        return "there is no such table";
+    if (worker && changes(frame->kind) && frame->kind != ZR_PS_LEAVE &&
+        atomic_load(&t->members[frame->worker].left))
+        return "the worker has left the run";
+    if ((frame->kind == ZR_PS_PUSH || frame->kind == ZR_PS_END_STEP) && frame->clock > clock)
+        return "the worker's step has not begun";
+    return NULL;
+}
+
+/* Whether the request has been applied: by its number, or because the worker's step has ended here. */
+static bool is_repeated(const zr_ps_server *server, const struct zr_ps_frame *frame)
+{
+    if (frame->worker >= server->setup.options.workers)
+        return false;
+    const struct zr_ps_member *member = &server->store.timetable.members[frame->worker];
+    return frame->sequence <= atomic_load(&member->sequence) ||
+           ((frame->kind == ZR_PS_PUSH || frame->kind == ZR_PS_END_STEP) &&
+            frame->clock < atomic_load(&member->clock));
+}
+
+static void report(zr_ps_server *server, struct zr_ps_session *session)
+{
+    struct zr_ps_state *out = &session->report;
+    const struct zr_ps_timetable *t = &server->store.timetable;
+    *out = server->state;
+    out->updates = server->store.updates;
+    out->clock_min = zr_ps_clock_min(t);
+    out->clock_max = zr_ps_clock_max(t);
+    if (out->clock_min == UINT64_MAX)
+        out->clock_min = out->clock_max;
+    memcpy(out->staleness, server->store.staleness, sizeof out->staleness);
+    zr_ps_session_reply(server, session, ZR_OK, (const char *)out, sizeof *out);
+}
+
+/* Applies or answers a request that does not wait. */
+static zr_result carry_out(zr_ps_server *server, struct zr_ps_session *session, size_t reply_bytes)
+{
+    struct zr_ps_store *store = &server->store;
+    const struct zr_ps_frame *frame = &session->frame;
+    char *answer = server->answers + session->buffer * server->setup.message_bytes;
+    bool tracks = server->setup.options.staleness.kind != ZR_PS_STALE_NONE;
+    zr_result result = ZR_OK;
+    if (changes(frame->kind) || (frame->kind == ZR_PS_PULL && tracks))
+        forward(server, session->buffer);
+    if (server->replaced)
+        return zr_fail(ZR_ERR_PEER, "server %u: its replica has taken over", store->server);
+    if (changes(frame->kind)) {
+        server->state.pushes += frame->kind == ZR_PS_PUSH;
+        result = zr_ps_apply(store, session->buffer);
+    } else if (frame->kind == ZR_PS_VERSION_OF) {
+        session->reply.number = atomic_load(&store->numbers[frame->number].version);
+    } else {
+        server->state.pulls += frame->kind == ZR_PS_PULL;
+        result = zr_ps_answer(store, session->buffer, answer);
+        if (session->worker == ZR_PS_PRIMARY)
+            reply_bytes = 0; /* the replica notes who has pulled what */
+    }
+    if (result != ZR_OK)
+        return result;
+    zr_ps_session_reply(server, session, ZR_OK, answer, reply_bytes);
+    return ZR_OK;
+}
+
+static zr_result handle(zr_ps_server *server, struct zr_ps_session *session, bool again)
+{
+    const struct zr_ps_frame *frame = &session->frame;
+    struct zr_ps_request request = {frame, (const char *)(zr_ps_buffer(&server->store, session->buffer) + 1)};
+    size_t reply_bytes = 0;
+    const char *problem;
+    session->reply = (struct zr_ps_frame){.number = 0};
+    if (session->worker == ZR_PS_PRIMARY && !server->is_replica)
+        refuse(server, session, "this server has taken over from its primary");
+    else if (!again && !zr_ps_request_valid(&server->setup, server->store.server, request, &reply_bytes))
+        refuse(server, session, "a request is not of this run's tables and ranges");
+    else if ((problem = problem_of(server, frame)))
+        refuse(server, session, problem);
+    else if (frame->kind == ZR_PS_REPORT) {
+        report(server, session);
+    } else if (changes(frame->kind) && is_repeated(server, frame)) {
+        server->state.repeated++;
+        zr_ps_session_reply(server, session, ZR_OK, NULL, 0);
+    } else if (zr_ps_must_wait(&server->store, session->buffer)) {
+        server->state.held += session->phase != ZR_PS_HOLDING;
+        session->phase = ZR_PS_HOLDING;
+    } else {
+        if (again)
+            zr_ps_request_valid(&server->setup, server->store.server, request, &reply_bytes);
+        return carry_out(server, session, reply_bytes);
+    }
+    return ZR_OK;
+}
+
+zr_result zr_ps_session_request(zr_ps_server *server, struct zr_ps_session *session)
+{
+    if (session->frame.kind == ZR_PS_HELLO) {
+        greet(server, session);
+        return ZR_OK;
+    }
+    *zr_ps_buffer(&server->store, session->buffer) = session->frame;
+    return handle(server, session, false);
+}
+
+zr_result zr_ps_session_retry(zr_ps_server *server, struct zr_ps_session *session)
+{
+    return handle(server, session, true);
+}

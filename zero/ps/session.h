@@ -1,0 +1,62 @@
+/* session.h: a server and its connections. Private to zero/ps/.
+ *
+ * A connection is in one of these phases: its other side proves the secret; it reads a request; the request
+ * is held until the timing allows it; the answer is written. It reads no further request meanwhile. */
+#ifndef ZR_PS_SESSION_H
+#define ZR_PS_SESSION_H
+
+#include "zero/comm/message/tcp/inside.h"
+#include "zero/ps/link.h"
+#include "zero/ps/store.h"
+
+enum {
+    ZR_PS_STRANGERS = 16, /* connections without a HELLO */
+    ZR_PS_SESSIONS = ZR_PS_WORKERS_MAX + ZR_PS_EXTRA + ZR_PS_STRANGERS
+};
+
+enum zr_ps_phase { ZR_PS_FREE = 0, ZR_PS_SHAKING, ZR_PS_READING, ZR_PS_HOLDING, ZR_PS_WRITING };
+
+struct zr_ps_session {
+    enum zr_ps_phase phase;
+    int fd;
+    bool known, closes; /* has said HELLO / closes once the answer is written */
+    uint32_t worker;    /* of HELLO */
+    unsigned buffer;    /* of its requests; see zr_ps_buffer() */
+    struct zr_tcp_hand hand;
+    struct zr_ps_frame frame; /* that is being read */
+    size_t have_bytes;        /* of the hand, or of the frame and its payload */
+    struct zr_ps_frame reply;
+    const char *data; /* [data_bytes] of the reply */
+    size_t data_bytes, sent_bytes;
+    struct zr_ps_state report; /* `data` of a REPORT */
+    char text[256];            /* `data` of a refusal */
+};
+
+struct zr_ps_server {
+    struct zr_ps_setup setup;
+    struct zr_ps_store store;
+    int listener;
+    zr_arena *arena;
+    int epoll, stop[2]; /* a pipe */
+    bool is_replica, replaced, stopped;
+    struct zr_ps_link replica;
+    char *answers;                  /* [workers + ZR_PS_EXTRA] of message_bytes */
+    struct zr_ps_session *sessions; /* [ZR_PS_SESSIONS] */
+    unsigned held;
+    uint64_t told_ns; /* when clients were last told that they are held */
+    struct zr_ps_state state;
+    char replica_address[ZR_PS_ADDRESS_BYTES];
+};
+
+/* session.c: handles the request that has arrived on a session: answers, holds or refuses it. A failure ends
+ * the server. / Tries a held request again. */
+zr_result zr_ps_session_request(zr_ps_server *server, struct zr_ps_session *session);
+zr_result zr_ps_session_retry(zr_ps_server *server, struct zr_ps_session *session);
+/* Whether a header may be followed by its payload; sets the session's buffer. */
+bool zr_ps_session_header(zr_ps_server *server, struct zr_ps_session *session);
+/* server.c: ends a connection / begins to write session->reply with `data`. */
+void zr_ps_session_close(zr_ps_server *server, struct zr_ps_session *session);
+void zr_ps_session_reply(zr_ps_server *server, struct zr_ps_session *session, zr_result result,
+                         const char *data, size_t bytes);
+
+#endif

@@ -1,0 +1,194 @@
+/* tier.c: records in the file; see table.h. Row n has record n, in blocks that are read and written as a
+ * whole, up to ZR_TABLE_STAGING_BLOCKS at a time. A record names its id and version, so contents of another
+ * time are found. */
+#include <inttypes.h>
+#include <string.h>
+
+#include "zero/comm/take.h"
+#include "zero/table/table.h"
+
+enum { DEPTH = 32 };
+
+struct record {
+    uint64_t id, version;
+};
+
+static size_t record_bytes(const zr_table *table)
+{
+    return sizeof(struct record) + table->layout.shape.row_bytes;
+}
+
+static uint32_t per_block(const zr_table *table)
+{
+    return (uint32_t)(table->layout.shape.block_bytes / record_bytes(table));
+}
+
+zr_result zr_table_tier_open(zr_table *table, const struct zr_table_options *options)
+{
+    const struct zr_table_plan *plan = &table->layout.plan;
+    if (plan->file_bytes == 0)
+        return ZR_OK;
+    size_t align = options->file.align_bytes ? options->file.align_bytes : 4096;
+    struct zr_request request = {.bytes = plan->staging_bytes, .alignment = align, .tag = ZR_TAG_OFFLOAD};
+    void *block = NULL;
+    zr_result result =
+        zr_name_call(zr_arena_alloc(table->arena, &request, &block), __func__, "table->staging");
+    table->staging = block;
+    if (result != ZR_OK)
+        return result;
+    struct zr_nvme_buffer buffer = {table->staging, plan->staging_bytes};
+    return zr_nvme_open(&table->io,
+                        &(struct zr_nvme_options){.folder = {.path = options->file.folder,
+                                                             .force = options->file.force,
+                                                             .name = options->file.name},
+                                                  .file_bytes = plan->file_bytes,
+                                                  .host_arena = table->arena,
+                                                  .buffers = &buffer,
+                                                  .buffers_count = 1,
+                                                  .depth = DEPTH,
+                                                  .piece_bytes = table->layout.shape.block_bytes});
+}
+
+void zr_table_tier_close(zr_table *table)
+{
+    (void)zr_nvme_close(table->io); /* rows in the file end with the table, or are in whole records */
+    table->io = NULL;
+    zr_drop(table->arena, &table->staging);
+}
+
+/* A range of rows whose records are in at most ZR_TABLE_STAGING_BLOCKS blocks. */
+struct blocks {
+    const uint32_t *rows;
+    size_t rows_count;
+    uint32_t numbers[ZR_TABLE_STAGING_BLOCKS];
+    size_t count;
+};
+
+static void next_blocks(const zr_table *table, struct blocks *blocks, size_t left)
+{
+    size_t i = 0;
+    blocks->count = 0;
+    for (; i < left; i++) {
+        uint32_t number = blocks->rows[i] / per_block(table);
+        if (blocks->count > 0 && blocks->numbers[blocks->count - 1] == number)
+            continue;
+        if (blocks->count == ZR_TABLE_STAGING_BLOCKS)
+            break;
+        blocks->numbers[blocks->count++] = number;
+    }
+    blocks->rows_count = i;
+}
+
+static char *block_at(const zr_table *table, size_t index)
+{
+    return table->staging + index * table->layout.shape.block_bytes;
+}
+
+static zr_result transfer(zr_table *table, const struct blocks *blocks, size_t index, bool write)
+{
+    size_t bytes = table->layout.shape.block_bytes;
+    zr_nvme_event event;
+    struct zr_nvme_extent extent = {.offset_bytes = blocks->numbers[index] * (uint64_t)bytes,
+                                    .memory = block_at(table, index),
+                                    .bytes = bytes};
+    return write ? zr_nvme_write(table->io, &extent, &event) : zr_nvme_read(table->io, &extent, &event);
+}
+
+/* Whether the file alone has a row of the block. */
+static bool has_others(const zr_table *table, uint32_t number)
+{
+    uint64_t made = atomic_load_explicit(&table->head->made_count, memory_order_relaxed);
+    uint64_t first = (uint64_t)number * per_block(table), end = first + per_block(table);
+    for (uint64_t row = first; row < end && row < made; row++)
+        if (table->places[row] == ZR_TABLE_FILE)
+            return true;
+    return false;
+}
+
+/* Calls back with each row of the range and its record in the staging block. */
+static zr_result each_record(zr_table *table, const struct blocks *blocks,
+                             zr_result (*visit)(zr_table *table, uint32_t row, char *record,
+                                                const void *state),
+                             const void *state)
+{
+    zr_result result = ZR_OK;
+    for (size_t i = 0, index = 0; i < blocks->rows_count && result == ZR_OK; i++) {
+        uint32_t row = blocks->rows[i];
+        while (blocks->numbers[index] != row / per_block(table))
+            index++;
+        result =
+            visit(table, row, block_at(table, index) + row % per_block(table) * record_bytes(table), state);
+    }
+    return result;
+}
+
+static zr_result fill_record(zr_table *table, uint32_t row, char *to, const void *state)
+{
+    (void)state;
+    struct record record = {table->ids[row], table->versions[row]};
+    memcpy(to, &record, sizeof record);
+    memcpy(to + sizeof record, zr_table_row(table, row), table->layout.shape.row_bytes);
+    return ZR_OK;
+}
+
+static zr_result write_range(zr_table *table, const struct blocks *blocks)
+{
+    zr_result result = ZR_OK;
+    for (size_t i = 0; i < blocks->count && result == ZR_OK; i++)
+        if (has_others(table, blocks->numbers[i]))
+            result = transfer(table, blocks, i, false);
+        else
+            memset(block_at(table, i), 0, table->layout.shape.block_bytes);
+    if (result == ZR_OK)
+        result = zr_nvme_synchronize(table->io);
+    if (result == ZR_OK)
+        result = each_record(table, blocks, fill_record, NULL);
+    for (size_t i = 0; i < blocks->count && result == ZR_OK; i++)
+        result = transfer(table, blocks, i, true);
+    zr_result ended = zr_nvme_synchronize(table->io);
+    return result == ZR_OK ? ended : result;
+}
+
+zr_result zr_table_tier_write(zr_table *table, const uint32_t *rows, size_t count)
+{
+    zr_result result = ZR_OK;
+    struct blocks blocks = {.rows = rows};
+    for (size_t left = count; left > 0 && result == ZR_OK; left -= blocks.rows_count) {
+        next_blocks(table, &blocks, left);
+        result = write_range(table, &blocks);
+        blocks.rows += blocks.rows_count;
+    }
+    return result;
+}
+
+static zr_result pass_record(zr_table *table, uint32_t row, char *from, const void *state)
+{
+    const struct zr_table_reader *reader = state;
+    struct record record;
+    memcpy(&record, from, sizeof record);
+    if (record.id != table->ids[row] || record.version != table->versions[row])
+        return zr_fail(ZR_ERR_CORRUPT,
+                       "table %s: the file has id %" PRIu64 " of version %" PRIu64 " instead of id %" PRIu64
+                       " of version %" PRIu64 "; another program has written it: load the last dump",
+                       table->layout.shape.name, record.id, record.version, table->ids[row],
+                       table->versions[row]);
+    return reader->take(reader->state, row, from + sizeof record);
+}
+
+zr_result zr_table_tier_read(zr_table *table, const uint32_t *rows, size_t count,
+                             const struct zr_table_reader *reader)
+{
+    zr_result result = ZR_OK;
+    struct blocks blocks = {.rows = rows};
+    for (size_t left = count; left > 0 && result == ZR_OK; left -= blocks.rows_count) {
+        next_blocks(table, &blocks, left);
+        for (size_t i = 0; i < blocks.count && result == ZR_OK; i++)
+            result = transfer(table, &blocks, i, false);
+        zr_result ended = zr_nvme_synchronize(table->io);
+        result = result == ZR_OK ? ended : result;
+        if (result == ZR_OK)
+            result = each_record(table, &blocks, pass_record, reader);
+        blocks.rows += blocks.rows_count;
+    }
+    return result;
+}
