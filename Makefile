@@ -137,7 +137,7 @@ kernels_src := $(call of,kernels) $(wildcard kernels/cpu/*/*.c)
 comm_src    := $(call of,zero/comm zero/launch) $(wildcard zero/comm/message/tcp/*.c)
 # Of zero/checkpoint the library has the state's file; what reads JSON is zr-train's.
 state_src   := zero/checkpoint/safetensors.c zero/checkpoint/state.c
-zero_src    := $(call of,$(addprefix zero/,compress engine file_io model step plan table)) $(state_src)
+zero_src    := $(call of,$(addprefix zero/,compress engine file_io model ps step plan table)) $(state_src)
 train_src   := $(call of,zero/train zero/text) $(filter-out $(state_src),$(wildcard zero/checkpoint/*.c))
 obj = $(patsubst %.c,$(BUILD)/obj/%.o,$(1))
 

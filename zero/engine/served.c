@@ -39,9 +39,9 @@ zr_result zr_served_push(struct zr_engine *engine, size_t unit)
 {
     const struct zr_servers *servers = &engine->options.servers;
     const struct zr_unit_state *state = &engine->units[unit];
-    double *squares = &engine->squares[unit], before = state->accumulated > 0 ? *squares : 0;
     if (engine->simulated)
         return ZR_OK;
+    double *squares = &engine->squares[unit], before = state->accumulated > 0 ? *squares : 0;
     zr_result result = zr_gradient_do(state->place->squares, engine, unit);
     if (!state->path->adds)
         *squares += before;

@@ -380,6 +380,7 @@ static zr_result rehearse(struct zr_byte_plan *out, struct rehearsal *rehearsal)
             .measures_squares = request->measures_squares,
             .kept = request->keeps_state ? &(struct zr_kept_memory){.take = NULL} : NULL,
             .outer = outer,
+            .servers = {.on = request->served},
             .precision = request->precision,
             .optimizer = request->optimizer,
             .checkpoints = policy,
@@ -423,8 +424,12 @@ static zr_result rehearse_on_mesh(struct zr_byte_plan *out, struct rehearsal *re
              context = (unsigned)zr_shape_context(&request->shape),
              pipeline = request->stages.ranks > 1 ? request->stages.ranks : 1;
     unsigned groups = request->groups > 1 ? request->groups : 1;
-    struct zr_mesh_shape shape = {request->world / tensor / pipeline / context / groups, tensor, pipeline,
-                                  context, groups};
+    struct zr_mesh_shape shape = {request->world / tensor / pipeline / context / groups,
+                                  tensor,
+                                  pipeline,
+                                  context,
+                                  groups,
+                                  request->served};
     zr_comm *world;
     size_t bucket_bytes;
     zr_result result =

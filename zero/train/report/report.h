@@ -93,6 +93,7 @@ struct zr_training_report {
     const struct zr_timeline *timeline; /* of the plan; NULL: none */
     struct zr_loss_scale scaling;       /* fp16 only; scale 0: none */
     struct zr_compression_check compression;
+    const struct zr_served_report *served; /* of --comm ps; NULL: none */
     const char *sample; /* printable text, or NULL */
     size_t sample_bytes;
 };
@@ -105,6 +106,12 @@ zr_result zr_report_plan(const struct zr_train_config *config, uint64_t paramete
 /* Prints the pipeline stages and their plans; nothing without a pipeline. */
 zr_result zr_report_stages(const struct zr_train_config *config, const struct zr_rank_report *ranks,
                            zr_arena *host_arena);
+/* Prints the byte plan of parameter servers; nothing without --comm ps. */
+zr_result zr_report_servers(const struct zr_train_config *config, zr_arena *host_arena);
+/* The servers for --json: `run` NULL: the plan only. NULL: no memory. */
+struct zr_served_report;
+json_t *zr_report_servers_json(const struct zr_train_config *config, const struct zr_served_report *run,
+                               zr_arena *host_arena);
 /* The stages for --json: an array by pipeline rank. */
 json_t *zr_report_stages_json(const struct zr_train_config *config, const struct zr_rank_report *ranks,
                               const struct zr_timeline *timeline, zr_arena *host_arena);
