@@ -56,6 +56,7 @@ struct loop {
     bool yields;        /* the run yields its time slice after the step, by agreement */
     struct agreed_request deferred; /* until the pipeline has drained */
     struct zr_messages messages;
+    double steps_seconds;             /* of all steps, with evaluations and meetings */
     uint64_t agreed_step, shown_step; /* the last steps whose messages have arrived / that are in the logs */
     struct zr_step_line *lines;       /* [messages.lag + 1]: of the last steps, whose messages may lag */
     bool alike; /* the current failure is the same, with the same message, on all ranks */
@@ -584,6 +585,7 @@ static zr_result run_steps(struct loop *loop)
     const struct zr_train_config *config = loop->rank.config;
     zr_result result;
 
+    const uint64_t began_ns = zr_os_now_ns();
     zr_history_start(&loop->history);
     zr_saves_start(&loop->saves);
     loop->agreed_step = loop->shown_step = loop->saves.resumed_step + loop->history.count;
@@ -629,6 +631,7 @@ static zr_result run_steps(struct loop *loop)
         if (loop->yields || pauses_after(loop, step, request.kind))
             zr_history_skip(&loop->history);
     }
+    loop->steps_seconds = (double)(zr_os_now_ns() - began_ns) * 1e-9;
     if (loop->ended)
         return ZR_OK;
     /* --steps may be below the checkpoint's step. */
@@ -731,7 +734,10 @@ static zr_result report_end(struct loop *loop)
             .all_skipped = stepped && !loop->history.measured,
             .loss = loop->history.loss,
             .step_seconds = loop->history.seconds,
-            .tokens_per_second = zr_history_tokens_per_second(&loop->history),
+            .tokens_per_second =
+                loop->messages.board
+                    ? (double)(loop->history.count * zr_train_step_tokens(config)) / loop->steps_seconds
+                    : zr_history_tokens_per_second(&loop->history),
             .seconds = (double)(zr_os_now_ns() - loop->history.started_ns) * 1e-9,
             .validated = loop->history.validated,
             .validation_loss = loop->history.validation_loss,

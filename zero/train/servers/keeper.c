@@ -24,7 +24,16 @@ struct keeper {
     struct zr_kept_holder holder;
     pid_t servers[2 * ZR_PS_SERVERS_MAX]; /* 0: it has ended */
     unsigned alive, restarts;
+    bool lost[ZR_PS_SERVERS_MAX]; /* a server or its replica */
 };
+
+/* A socket that any process has open accepts connections to a server that has died. */
+static void close_listeners(const struct zr_served_run *run, unsigned except)
+{
+    for (unsigned s = 0; s < run->count; s++)
+        if (s != except)
+            close(run->listeners[s]);
+}
 
 static void fork_server(struct keeper *keeper, unsigned number)
 {
@@ -32,6 +41,7 @@ static void fork_server(struct keeper *keeper, unsigned number)
     if (pid == 0) {
         prctl(PR_SET_PDEATHSIG, SIGKILL);
         close(keeper->door[0]);
+        close_listeners(keeper->config->served, number);
         zr_holding_set_door(keeper->door[1]);
         _exit(zr_server_main(keeper->config, number));
     }
@@ -41,7 +51,27 @@ static void fork_server(struct keeper *keeper, unsigned number)
         zr_say("cannot fork server %u (error %d): raise `ulimit -u` or the cgroup's pids.max", number, errno);
 }
 
-/* Replaces servers that a signal has killed, up to --max-restarts. */
+/* A server has ended before its workers have left: it is replaced, up to --max-restarts, or its replica
+ * continues; else the run ends. */
+static void lose(struct keeper *keeper, unsigned number, int status)
+{
+    const struct zr_train_config *config = keeper->config;
+    const bool again = WIFSIGNALED(status) && !config->replicas && keeper->restarts < config->max_restarts,
+               spare = config->replicas && !keeper->lost[number % config->servers];
+    keeper->lost[number % config->servers] = true;
+    if (WIFSIGNALED(status))
+        zr_say("server %u was killed by signal %d%s", number, WTERMSIG(status),
+               again                       ? "; a successor continues with its memory"
+               : spare                     ? "; its other copy continues"
+               : config->max_restarts == 0 ? "; the run ends: --max-restarts N replaces servers"
+                                           : "; the run ends");
+    keeper->restarts += again;
+    if (again)
+        fork_server(keeper, number);
+    else if (!spare)
+        kill(getppid(), SIGQUIT);
+}
+
 static void reap(struct keeper *keeper)
 {
     for (unsigned s = 0; s < keeper->config->served->count; s++) {
@@ -50,16 +80,8 @@ static void reap(struct keeper *keeper)
             continue;
         keeper->servers[s] = 0;
         keeper->alive--;
-        if (!WIFSIGNALED(status))
-            continue;
-        const bool again = keeper->restarts < keeper->config->max_restarts;
-        zr_say("server %u was killed by signal %d%s", s, WTERMSIG(status),
-               again                      ? "; a successor continues with its memory"
-               : keeper->config->replicas ? "; its replica continues"
-                                          : "; --max-restarts N replaces servers");
-        keeper->restarts += again;
-        if (again)
-            fork_server(keeper, s);
+        if (!WIFEXITED(status) || WEXITSTATUS(status) != ZR_EXIT_OK)
+            lose(keeper, s, status);
     }
 }
 
@@ -78,6 +100,8 @@ static int keep(const struct zr_train_config *config)
     zr_kept_holder_init(&keeper.holder);
     for (unsigned s = 0; s < config->served->count; s++)
         fork_server(&keeper, s);
+    if (config->replicas) /* else successors accept */
+        close_listeners(config->served, config->served->count);
     while (keeper.alive > 0) {
         poll(&(struct pollfd){.fd = keeper.door[0], .events = POLLIN}, 1, LOOK_MS);
         zr_kept_holder_serve(&keeper.holder, keeper.door[0]);
@@ -106,6 +130,7 @@ zr_result zr_served_start(struct zr_served_run *out, struct zr_train_config *con
     out->keeper = fork();
     if (out->keeper == 0)
         _exit(keep(config));
+    close_listeners(out, out->count);
     return out->keeper > 0
                ? ZR_OK
                : zr_fail(ZR_ERR_HOST_MEMORY, "cannot fork the keeper of servers (error %d)", errno);
@@ -118,9 +143,7 @@ void zr_served_stop(struct zr_served_run *run, bool kills)
         kill(run->keeper, SIGKILL); /* its servers end with it */
     while (run->keeper > 0 && waitpid(run->keeper, &status, 0) < 0 && errno == EINTR)
         ;
-    for (unsigned s = 0; s < run->count; s++) {
-        close(run->listeners[s]);
+    for (unsigned s = 0; s < run->count && run->addresses[s][0]; s++)
         zr_path_unlink(run->addresses[s] + sizeof "unix:" - 1);
-    }
     zr_file_close(&run->board);
 }

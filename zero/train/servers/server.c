@@ -87,7 +87,7 @@ static zr_result open_server(struct server *server, const struct zr_train_config
             &server->arena, &(struct zr_arena_options){.backend = server->records.backend, .name = "server"});
     if (result == ZR_OK)
         result = open_kernels(server, config);
-    if (result == ZR_OK)
+    if (result == ZR_OK && !config->replicas)
         result = open_kept(server, number);
     return result == ZR_OK ? zr_ps_server_create(&server->server,
                                                  &(struct zr_ps_server_options){
@@ -98,7 +98,7 @@ static zr_result open_server(struct server *server, const struct zr_train_config
                                                      .arena = server->arena,
                                                      .kernels = server->kernels,
                                                      .context = &server->context,
-                                                     .kept = &server->kept,
+                                                     .kept = server->keep ? &server->kept : NULL,
                                                      .replica = config->replicas && !is_replica
                                                                     ? run->addresses[config->servers + place]
                                                                     : NULL,
@@ -109,9 +109,9 @@ static zr_result open_server(struct server *server, const struct zr_train_config
 /* Writes what the server has to the board. */
 static zr_result measure(struct server *server, const struct zr_train_config *config, unsigned number)
 {
-    struct zr_arena_stats stats, kept;
+    struct zr_arena_stats stats, kept = {0};
     zr_result result = zr_arena_get_stats(server->arena, &stats);
-    if (result == ZR_OK)
+    if (result == ZR_OK && server->keep)
         result = zr_arena_get_stats(zr_keep_arena(server->keep), &kept);
     for (unsigned tag = 0; tag < ZR_TAG_COUNT && result == ZR_OK; tag++)
         server->bytes.measured_by_tag_bytes[tag] = stats.live_by_tag_bytes[tag] + kept.live_by_tag_bytes[tag];
