@@ -5,6 +5,7 @@
 
 #include "zero/comm/take.h"
 #include "zero/engine/gradients.h"
+#include "zero/engine/update.h"
 
 /* Describes the tensors of a unit whose values are at `values`. */
 static struct zr_server_tensors tensors_of(const struct zr_state_store *store, size_t unit,
@@ -57,6 +58,24 @@ zr_result zr_served_clock(struct zr_engine *engine, float rate)
     for (size_t u = 0; u < engine->layout.units_count; u++)
         engine->units[u].pulled = false;
     return engine->simulated ? ZR_OK : servers->clock(servers->state, rate);
+}
+
+zr_result zr_served_touch(struct zr_engine *engine)
+{
+    struct zr_owned owned;
+    size_t largest = 0, most = 0;
+    for (size_t u = 0; u < engine->layout.units_count; u++) {
+        const struct zr_layout_unit *unit = &engine->layout.units[u];
+        size_t floats =
+            zr_engine_is_frozen(engine, u) ? 0 : (1 + unit->optimizer->slots_count) * unit->padded_elements;
+        largest = floats > most ? u : largest;
+        most = floats > most ? floats : most;
+    }
+    if (!zr_engine_is_served(engine))
+        return ZR_OK;
+    zr_result result = zr_engine_take_owned(engine, largest, &owned);
+    zr_result given = zr_engine_give_owned(engine, largest, false);
+    return result == ZR_OK ? given : result;
 }
 
 /* ---- The state of a taken unit ------------------------------------------------------------------------- */

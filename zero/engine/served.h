@@ -19,6 +19,9 @@ zr_result zr_served_pull(struct zr_engine *engine, size_t unit);
 /* Adds the squares of a unit's gradients to those of the step, and pushes the gradients if they are finite.
  */
 zr_result zr_served_push(struct zr_engine *engine, size_t unit);
+/* Takes the memory of a save once, between steps: that of the unit with the most state. A byte plan and every
+ * run do this, so that their peaks agree with and without a save. No effect without servers. */
+zr_result zr_served_touch(struct zr_engine *engine);
 /* Ends the step at the servers; the next gathers pull. */
 zr_result zr_served_clock(struct zr_engine *engine, float rate);
 

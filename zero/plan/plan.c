@@ -7,6 +7,7 @@
 #include "zero/engine/meter.h"
 #include "zero/engine/zerone.h"
 #include "zero/engine/gradients.h"
+#include "zero/engine/served.h"
 #include "zero/step/trainer_state.h"
 #include "zero/plan/timeline.h"
 
@@ -402,6 +403,8 @@ static zr_result rehearse(struct zr_byte_plan *out, struct rehearsal *rehearsal)
         result = rehearse_steps(rehearsal);
     if (result == ZR_OK)
         result = zr_trainer_evaluate(rehearsal->state.trainer, rehearsal->state.trainer->model->rows, &loss);
+    if (result == ZR_OK)
+        result = zr_served_touch(rehearsal->state.engine);
     if (result == ZR_OK)
         result = zr_arena_get_stats(rehearsal->arena, &stats);
     if (result == ZR_OK)

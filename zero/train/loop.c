@@ -11,6 +11,7 @@
 #include "alloc/heap/heap.h"
 #include "alloc/base/system/os.h"
 #include "zero/engine/meter.h"
+#include "zero/engine/served.h"
 #include "zero/train/rank/kept.h"
 #include "zero/train/report/log.h"
 #include "zero/train/history.h"
@@ -711,13 +712,20 @@ static zr_result report_end(struct loop *loop)
         zr_sample_close(&sample);
         follow_end(loop);
     }
+    if (result == ZR_OK)
+        result = zr_served_touch(loop->rank.state.engine);
     if (result == ZR_OK) {
         zr_history_measure(&loop->history, &mine);
         result = zr_rank_exchange_reports(&loop->rank, &mine);
     }
     struct zr_served_report served;
+    double *own = NULL;
     if (result == ZR_OK && speaks(loop))
         result = zr_served_report(&loop->rank, &served);
+    if (result == ZR_OK && speaks(loop) && loop->messages.board) {
+        own = zr_heap_alloc((loop->history.count + 1) * sizeof *own);
+        result = own ? zr_messages_own_losses(&loop->messages, loop->history.count, own) : ZR_ERR_HOST_MEMORY;
+    }
     if (result == ZR_OK && speaks(loop)) {
         const bool stepped = loop->history.all.seconds > 0;
         struct zr_training_report run = {
@@ -734,6 +742,7 @@ static zr_result report_end(struct loop *loop)
             .all_skipped = stepped && !loop->history.measured,
             .loss = loop->history.loss,
             .step_seconds = loop->history.seconds,
+            .worker_loss = own,
             .tokens_per_second =
                 loop->messages.board
                     ? (double)(loop->history.count * zr_train_step_tokens(config)) / loop->steps_seconds
@@ -753,6 +762,7 @@ static zr_result report_end(struct loop *loop)
         if (result == ZR_OK)
             result = zr_report_json(&run);
     }
+    zr_heap_free(own);
     zr_heap_free(buffer);
     return result;
 }

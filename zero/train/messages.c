@@ -95,6 +95,18 @@ static bool all_posted(const struct zr_messages *messages)
     return all;
 }
 
+zr_result zr_messages_own_losses(const struct zr_messages *messages, size_t count, double *out)
+{
+    struct posted posted;
+    zr_result result = ZR_OK;
+    for (size_t i = 0; i < count && result == ZR_OK; i++) {
+        result =
+            zr_file_read_at(messages->board, place_of(messages, i, messages->rank), &posted, sizeof posted);
+        out[i] = posted.message.loss;
+    }
+    return result;
+}
+
 /* ---- A message ----------------------------------------------------------------------------------------- */
 
 zr_result zr_messages_send(struct zr_messages *messages, const struct zr_message *mine)

@@ -49,6 +49,9 @@ bool zr_messages_is_due(const struct zr_messages *messages, bool ends);
  * Errors of zr_comm_wait(). */
 zr_result zr_messages_take(struct zr_messages *messages, struct zr_message *out);
 
+/* Reads the losses that this rank has sent, of the first `count` messages. Requires a board; local. */
+zr_result zr_messages_own_losses(const struct zr_messages *messages, size_t count, double *out);
+
 /* Sends a message and waits for all. Not between a message and its zr_messages_take(). */
 zr_result zr_messages_exchange(struct zr_messages *messages, const struct zr_message *mine,
                                struct zr_message *out);

@@ -86,6 +86,8 @@ struct zr_training_report {
     bool all_skipped;             /* fp16: all steps were skipped, so no update ran or took memory */
     const double *loss;           /* [steps_count], mean over ranks */
     const double *step_seconds;
+    const double
+        *worker_loss;         /* [steps_count] of rank 0, if workers do not wait for one another; else NULL */
     double tokens_per_second; /* over all steps except the first two, if there are more */
     double seconds;           /* the whole run */
     bool validated;
@@ -94,7 +96,7 @@ struct zr_training_report {
     struct zr_loss_scale scaling;       /* fp16 only; scale 0: none */
     struct zr_compression_check compression;
     const struct zr_served_report *served; /* of --comm ps; NULL: none */
-    const char *sample; /* printable text, or NULL */
+    const char *sample;                    /* printable text, or NULL */
     size_t sample_bytes;
 };
 
