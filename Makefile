@@ -209,7 +209,7 @@ $(BUILD)/obj/%.o: %.c $(BUILD)/config
 # engine with its kernels and communicators; it stands on libzr.so, of which a process has one copy, and on oneDNN.
 # Both show what their headers mark ZR_API, and libzr.so what alloc/base/compiler.h is about; see there.
 zr_headers := alloc/zr.h alloc/keep/zr_keep.h defrag/zr_defrag.h
-zr_zero_headers := zero/zr_zero.h zero/comm/zr_comm.h zero/launch/zr_launch.h zero/table/zr_table.h kernels/zr_kernels.h
+zr_zero_headers := zero/zr_zero.h zero/comm/zr_comm.h zero/launch/zr_launch.h zero/ps/zr_ps.h zero/table/zr_table.h kernels/zr_kernels.h
 about_zr := memory for training over virtual memory maps
 about_zr_zero := the ZeRO stage engine of zr with its kernels and communicators
 # $(call header_page,library,headers,its pkg-config name)
@@ -373,7 +373,7 @@ install-built:
 	@if [ -z $(call to,) ]; then echo "zr: type ldconfig, as root, so that programs find the libraries" >&2; fi
 uninstall:
 	for file in $(installed); do rm -f $(call to,)"$$file" || exit 1; done
-	-rmdir $(foreach folder,zero/comm zero/launch zero kernels defrag alloc/keep alloc,$(call to,$(own_include)/$(folder))) $(call to,$(own_include)) \
+	-rmdir $(foreach folder,zero/comm zero/launch zero/ps zero/table zero kernels defrag alloc/keep alloc,$(call to,$(own_include)/$(folder))) $(call to,$(own_include)) \
 		$(call to,$(DOCDIR)) $(call to,$(LIBDIR)/zr-rehearse) 2>/dev/null
 
 # ---- the main job ----------------------------------------------------------------------------------------------

@@ -82,10 +82,10 @@ static int create_and_unlink(const char *folder)
     return -1;
 }
 
-static int open_named(const struct zr_nvme_folder *folder)
+static int open_named(const char *folder, const char *name)
 {
     char path[4096];
-    int length = snprintf(path, sizeof path, "%s/%s", folder->path, folder->name);
+    int length = snprintf(path, sizeof path, "%s/%s", folder, name);
     if (length < 0 || (size_t)length >= sizeof path) {
         errno = ENAMETOOLONG;
         return -1;
@@ -93,15 +93,14 @@ static int open_named(const struct zr_nvme_folder *folder)
     return zr_open(path, O_RDWR | O_CREAT | O_NOFOLLOW, 0600);
 }
 
-static int open_in(struct zr_nvme_file *file, const struct zr_nvme_folder *folder)
+static int open_in(struct zr_nvme_file *file, const char *path, const char *name)
 {
-    const char *path = folder->path;
     if (zr_fault(ZR_FAULT_OPEN)) {
         errno = EACCES;
         return -1;
     }
-    if (folder->name)
-        return open_named(folder);
+    if (name)
+        return open_named(path, name);
     int fd = zr_open(path, O_RDWR | O_TMPFILE | O_EXCL, 0600);
     file->nameless = fd >= 0;
     /* EISDIR and ENOENT: kernels without O_TMPFILE try to open the folder itself. */
@@ -134,7 +133,7 @@ static size_t find_align(int fd, bool *out_direct)
     return align_bytes;
 }
 
-zr_result zr_nvme_file_create(struct zr_nvme_file *out, const struct zr_nvme_folder *folder)
+zr_result zr_nvme_file_create(struct zr_nvme_file *out, const struct zr_nvme_folder *folder, const char *name)
 {
     zr_result result = ZR_OK;
     struct statfs system;
@@ -145,7 +144,7 @@ zr_result zr_nvme_file_create(struct zr_nvme_file *out, const struct zr_nvme_fol
     size_t length = strlen(folder->path);
     snprintf(out->folder, sizeof out->folder, "%s%s", length < sizeof out->folder ? "" : "...",
              length < sizeof out->folder ? folder->path : folder->path + length - (sizeof out->folder - 4));
-    out->fd = open_in(out, folder);
+    out->fd = open_in(out, folder->path, name);
     if (out->fd < 0)
         return zr_nvme_file_fail(out, "create", errno);
     if (fstatfs(out->fd, &system) != 0) {
@@ -227,7 +226,7 @@ zr_result zr_nvme_probe_folder(const struct zr_nvme_folder *folder, struct zr_nv
     struct statfs system;
     if (!folder || !out)
         return zr_fail(ZR_ERR_INVALID, "zr_nvme_probe_folder(): folder or out is NULL");
-    zr_result result = zr_nvme_file_create(&file, folder);
+    zr_result result = zr_nvme_file_create(&file, folder, NULL);
     if (result != ZR_OK)
         return result;
     if (fstatfs(file.fd, &system) != 0)

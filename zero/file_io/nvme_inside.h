@@ -83,7 +83,9 @@ struct zr_nvme_io {
 };
 
 /* nvme_file.c */
-zr_result zr_nvme_file_create(struct zr_nvme_file *out, const struct zr_nvme_folder *folder);
+/* name NULL: a file without a name. */
+zr_result zr_nvme_file_create(struct zr_nvme_file *out, const struct zr_nvme_folder *folder,
+                              const char *name);
 /* Checks free space and reserves it. */
 zr_result zr_nvme_file_reserve(struct zr_nvme_file *file, uint64_t bytes);
 /* Error message "cannot DOING the offload file in 'FOLDER': cause (fix)". */

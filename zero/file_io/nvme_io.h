@@ -1,10 +1,11 @@
 /* nvme_io.h: a file for state that does not fit into memory, with asynchronous reads and writes. Private to
  * zero/.
  *
- * The file has no name unless the caller gives one, so it does not outlive the process. It bypasses the page cache (O_DIRECT), and its
- * space is reserved when it is opened. An operation transfers one extent between file and memory in pieces,
- * of which `depth` are in flight at a time. A thread submits the pieces to io_uring; without io_uring,
- * several threads use pread and pwrite. Reads and writes alternate, so neither kind starves.
+ * The file has no name unless the caller gives one, so it does not outlive the process. It bypasses the page
+ * cache (O_DIRECT), and its space is reserved when it is opened. An operation transfers one extent between
+ * file and memory in pieces, of which `depth` are in flight at a time. A thread submits the pieces to
+ * io_uring; without io_uring, several threads use pread and pwrite. Reads and writes alternate, so neither
+ * kind starves.
  *
  * An operation starts after its `after` event has passed, and returns the event of its end. Operations are
  * not ordered otherwise.
@@ -31,9 +32,6 @@ enum {
 struct zr_nvme_folder {
     const char *path;
     bool force; /* accept a folder in memory (tmpfs), for tests */
-    /* Of a file in the folder that outlives the process, with the contents that an earlier one left; NULL: a
-     * file without a name. */
-    const char *name;
 };
 struct zr_nvme_probe {
     size_t align_bytes;  /* alignment of memory, offsets and lengths; a power of two */
@@ -54,6 +52,9 @@ struct zr_nvme_buffer {
 
 struct zr_nvme_options {
     struct zr_nvme_folder folder;
+    /* Of a file in the folder that outlives the process, with the contents that an earlier one left; NULL: a
+     * file without a name. */
+    const char *file_name;
     uint64_t file_bytes;
     zr_arena *host_arena;
     const struct zr_nvme_buffer

@@ -1,4 +1,5 @@
 /* peer.c: requests to servers and their replies, across lost connections and servers. See worker.h. */
+#include <stdio.h>
 #include <string.h>
 
 #include "alloc/base/error.h"
@@ -36,6 +37,7 @@ static zr_result greet(struct zr_ps_worker *worker, struct zr_ps_peer *peer, uin
 zr_result zr_ps_peer_open(struct zr_ps_worker *worker, struct zr_ps_peer *peer, uint64_t deadline_ns)
 {
     const unsigned char *secret = worker->setup.has_secret ? worker->setup.secret : NULL;
+    char why[ZR_PS_WHY_BYTES] = ""; /* of the last attempt */
     zr_result result;
     for (unsigned attempt = 0;; attempt++) {
         const unsigned which = peer->addresses[1][0] ? attempt % 2 : 0;
@@ -44,8 +46,13 @@ zr_result zr_ps_peer_open(struct zr_ps_worker *worker, struct zr_ps_peer *peer, 
             zr_ps_link_open(&peer->link, &(struct zr_ps_dial){peer->addresses[which], secret, deadline_ns});
         if (result == ZR_OK)
             result = greet(worker, peer, deadline_ns);
-        if (result != ZR_ERR_UNAVAILABLE || zr_os_now_ns() >= deadline_ns)
+        const bool late = zr_os_now_ns() >= deadline_ns;
+        if (late && (result == ZR_ERR_UNAVAILABLE || (result == ZR_ERR_TIMEOUT && why[0])))
+            return zr_fail(ZR_ERR_TIMEOUT, "no connection to the parameter server at %s: %s",
+                           peer->addresses[which], why[0] ? why : zr_last_error());
+        if (result != ZR_ERR_UNAVAILABLE)
             return result;
+        snprintf(why, sizeof why, "%s", zr_last_error());
         if (which == 0 && peer->addresses[1][0])
             continue;
         zr_poll(NULL, 0, RETRY_MS);

@@ -13,7 +13,8 @@
 #include "zero/comm/take.h"
 #include "zero/ps/session.h"
 
-enum { EVENTS = 64, TELL_MS = 1000 };
+enum { EVENTS = 64, TELL_MS = 1000, LINGER_MS = 2000 };
+#define HELLO_NS   UINT64_C(5000000000) /* time for a stranger to say HELLO */
 #define REPLICA_NS UINT64_C(60000000000)
 #define RETRY_MS   20
 #define SILENCE_NS UINT64_C(10000000000)
@@ -54,24 +55,23 @@ void zr_ps_session_reply(zr_ps_server *server, struct zr_ps_session *session, zr
     watch(server, session, EPOLL_CTL_MOD);
 }
 
-/* Connections that have not proved themselves are few: the oldest place is not taken from another. */
+/* Connections that have not said HELLO are bounded in number and time. */
 static void accept_one(zr_ps_server *server, int fd)
 {
     struct zr_ps_session *session = NULL;
-    unsigned strangers = 0;
     struct sockaddr_storage address;
     socklen_t bytes = sizeof address;
-    for (unsigned i = 0; i < ZR_PS_SESSIONS; i++) {
-        strangers += server->sessions[i].phase != ZR_PS_FREE && !server->sessions[i].known;
+    for (unsigned i = 0; i < ZR_PS_SESSIONS && !session; i++)
         if (server->sessions[i].phase == ZR_PS_FREE)
             session = &server->sessions[i];
-    }
     bool local = getsockname(fd, (struct sockaddr *)&address, &bytes) == 0 && address.ss_family == AF_UNIX;
-    if (!session || strangers >= ZR_PS_STRANGERS || (!local && !server->setup.has_secret)) {
+    if (!session || server->strangers >= ZR_PS_STRANGERS || (!local && !server->setup.has_secret)) {
         close(fd);
         return;
     }
-    *session = (struct zr_ps_session){.phase = local ? ZR_PS_READING : ZR_PS_SHAKING, .fd = fd};
+    *session = (struct zr_ps_session){
+        .phase = local ? ZR_PS_READING : ZR_PS_SHAKING, .fd = fd, .deadline_ns = zr_os_now_ns() + HELLO_NS};
+    server->strangers++;
     if (!local) {
         zr_tcp_tune(fd, SILENCE_NS);
         session->hand = (struct zr_tcp_hand){.secret = server->setup.secret};
@@ -179,6 +179,22 @@ static zr_result retry_held(zr_ps_server *server)
     return result;
 }
 
+/* Closes strangers whose time is over, and counts the others. */
+static void check_strangers(zr_ps_server *server)
+{
+    uint64_t now_ns = server->strangers > 0 ? zr_os_now_ns() : 0;
+    bool some = server->strangers > 0;
+    server->strangers = 0;
+    for (unsigned i = 0; i < ZR_PS_SESSIONS && some; i++) {
+        struct zr_ps_session *session = &server->sessions[i];
+        bool stranger = session->phase != ZR_PS_FREE && !session->known;
+        if (stranger && now_ns >= session->deadline_ns)
+            zr_ps_session_close(server, session);
+        else
+            server->strangers += stranger;
+    }
+}
+
 /* Tells the clients of held requests that the server lives. A frame that does not fit is left out. */
 static void tell_held(zr_ps_server *server)
 {
@@ -228,7 +244,7 @@ static zr_result handle_event(zr_ps_server *server, struct zr_ps_session *sessio
 
 static bool has_ended(const zr_ps_server *server)
 {
-    if (!zr_ps_all_left(&server->store.timetable))
+    if (!zr_ps_all_left(&server->store.timetable) || server->strangers > 0)
         return false;
     for (unsigned i = 0; i < ZR_PS_SESSIONS; i++)
         if (server->sessions[i].phase != ZR_PS_FREE && server->sessions[i].known &&
@@ -242,7 +258,7 @@ zr_result zr_ps_server_serve(zr_ps_server *server, int timeout_ms, bool *ended)
     struct epoll_event events[EVENTS];
     if (!server || !ended)
         return zr_fail(ZR_ERR_INVALID, "%s: the server or `ended` is NULL", __func__);
-    if (server->held > 0 && (timeout_ms < 0 || timeout_ms > TELL_MS))
+    if (server->held + server->strangers > 0 && (timeout_ms < 0 || timeout_ms > TELL_MS))
         timeout_ms = TELL_MS;
     int count = epoll_wait(server->epoll, events, EVENTS, timeout_ms);
     zr_result result = ZR_OK;
@@ -258,16 +274,19 @@ zr_result zr_ps_server_serve(zr_ps_server *server, int timeout_ms, bool *ended)
         }
     }
     tell_held(server);
+    check_strangers(server);
     *ended = has_ended(server);
     return result;
 }
 
+/* A worker that has left may have lost the answer with an earlier server; it connects within LINGER_MS. */
 zr_result zr_ps_server_run(zr_ps_server *server)
 {
     bool ended = false;
     zr_result result = server ? ZR_OK : zr_fail(ZR_ERR_INVALID, "%s: the server is NULL", __func__);
     while (result == ZR_OK && !ended && !server->stopped)
-        result = zr_ps_server_serve(server, -1, &ended);
+        result =
+            zr_ps_server_serve(server, zr_ps_all_left(&server->store.timetable) ? LINGER_MS : -1, &ended);
     return result;
 }
 

@@ -69,8 +69,6 @@ static void greet(zr_ps_server *server, struct zr_ps_session *session)
         refuse(server, session, "the client has other tables or options");
     } else if (frame->worker == ZR_PS_PRIMARY && !server->is_replica) {
         refuse(server, session, "this server has taken over from its primary");
-    } else if (frame->worker < t->workers && atomic_load(&t->members[frame->worker].left)) {
-        refuse(server, session, "the worker has left the run");
     } else if (!find_buffer(server, frame->worker, &buffer)) {
         refuse(server, session, "two observers are connected already");
     } else {

@@ -19,9 +19,10 @@ enum zr_ps_phase { ZR_PS_FREE = 0, ZR_PS_SHAKING, ZR_PS_READING, ZR_PS_HOLDING, 
 struct zr_ps_session {
     enum zr_ps_phase phase;
     int fd;
-    bool known, closes; /* has said HELLO / closes once the answer is written */
-    uint32_t worker;    /* of HELLO */
-    unsigned buffer;    /* of its requests; see zr_ps_buffer() */
+    bool known, closes;   /* has said HELLO / closes once the answer is written */
+    uint64_t deadline_ns; /* for HELLO */
+    uint32_t worker;      /* of HELLO */
+    unsigned buffer;      /* of its requests; see zr_ps_buffer() */
     struct zr_tcp_hand hand;
     struct zr_ps_frame frame; /* that is being read */
     size_t have_bytes;        /* of the hand, or of the frame and its payload */
@@ -42,7 +43,7 @@ struct zr_ps_server {
     struct zr_ps_link replica;
     char *answers;                  /* [workers + ZR_PS_EXTRA] of message_bytes */
     struct zr_ps_session *sessions; /* [ZR_PS_SESSIONS] */
-    unsigned held;
+    unsigned held, strangers;
     uint64_t told_ns; /* when clients were last told that they are held */
     struct zr_ps_state state;
     char replica_address[ZR_PS_ADDRESS_BYTES];

@@ -199,11 +199,12 @@ zr_result zr_ps_store_init(struct zr_ps_store *store)
         return zr_fail(ZR_ERR_FORMAT, "the kept memory of server %u is of other tables or options; drop it",
                        store->server);
     place(store, block);
-    return ZR_OK;
+    return zr_ps_rows_open(store);
 }
 
 void zr_ps_store_fini(struct zr_ps_store *store)
 {
+    zr_ps_rows_close(store);
     for (unsigned i = BLOCKS; i-- > 0;)
         zr_drop(store->arena, &store->blocks[i]);
 }

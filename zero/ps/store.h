@@ -121,6 +121,10 @@ static inline struct zr_ps_waiter *zr_ps_waiter_of(const struct zr_ps_store *sto
     return &slice->waiters[(size_t)worker * slice->places + group % slice->places];
 }
 
+/* rows.c: opens the sparse tables of a store / closes them. */
+zr_result zr_ps_rows_open(struct zr_ps_store *store);
+void zr_ps_rows_close(struct zr_ps_store *store);
+
 /* operation.c: begins and ends a change / ends one that a killed process had begun. */
 zr_result zr_ps_operate(struct zr_ps_store *store, const struct zr_ps_operation *operation);
 zr_result zr_ps_operation_resume(struct zr_ps_store *store);

@@ -5,10 +5,11 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "alloc/base/hash.h"
 #include "zero/checkpoint/safetensors.h"
 
 #define NUMBERS_BEFORE "{\"__metadata__\":{\"zr_table\":\""
-enum { DIGITS = 20, NUMBERS = 4, HEADER_MAX = 2048 };
+enum { DIGITS = 20, NUMBERS = 5, NUMBERS_END = 256, HEADER_MAX = 2048 };
 
 static const struct {
     const char *name;
@@ -38,6 +39,14 @@ static uint64_t words_of(const struct zr_safetensors_entry *entry)
     return entry->rows * (entry->columns ? entry->columns : 1) * (entry->integers ? 2 : 1);
 }
 
+static uint64_t hash_of(const struct zr_table_dump_numbers *numbers)
+{
+    uint64_t hash = zr_hash_next(ZR_HASH_START, numbers->rows_count);
+    hash = zr_table_mix(zr_hash_next(hash, numbers->dropped_count));
+    hash = zr_table_mix(zr_hash_next(hash, numbers->since));
+    return zr_table_mix(zr_hash_next(hash, numbers->until));
+}
+
 static void say(struct zr_safetensors_header *header, void *whose)
 {
     const struct zr_table_dump_file *dump = whose;
@@ -45,9 +54,10 @@ static void say(struct zr_safetensors_header *header, void *whose)
     static const char *const optimizers[ZR_TABLE_OPTIMIZERS_COUNT] = {"sgd", "adagrad", "adagrad_row",
                                                                       "adam"};
     uint64_t first = 0;
-    zr_safetensors_note(header, "zr_table", "%020" PRIu64 " %020" PRIu64 " %020" PRIu64 " %020" PRIu64,
-                        numbers->rows_count, numbers->dropped_count, numbers->since, numbers->until);
-    zr_safetensors_note(header, "format", "zr_table 1: rows, dropped, since, until");
+    zr_safetensors_note(
+        header, "zr_table", "%020" PRIu64 " %020" PRIu64 " %020" PRIu64 " %020" PRIu64 " %020" PRIu64,
+        numbers->rows_count, numbers->dropped_count, numbers->since, numbers->until, hash_of(numbers));
+    zr_safetensors_note(header, "format", "zr_table 1: rows, dropped, since, until, hash of these");
     zr_safetensors_note(header, "optimizer", "%s", optimizers[dump->shape->optimizer]);
     for (unsigned i = 0; i < ZR_TABLE_TENSORS; i++) {
         char name[ZR_TABLE_NAME_BYTES + 16];
@@ -108,7 +118,9 @@ static zr_result compare(void *whose, uint64_t at_bytes, const char *data, size_
 /* The numbers at the beginning of a header. */
 static bool read_numbers(const char *header, struct zr_table_dump_numbers *out)
 {
-    uint64_t *const numbers[NUMBERS] = {&out->rows_count, &out->dropped_count, &out->since, &out->until};
+    uint64_t hash = 0;
+    uint64_t *const numbers[NUMBERS] = {&out->rows_count, &out->dropped_count, &out->since, &out->until,
+                                        &hash};
     const char *at = header + sizeof(uint64_t);
     if (memcmp(at, NUMBERS_BEFORE, sizeof NUMBERS_BEFORE - 1) != 0)
         return false;
@@ -118,7 +130,7 @@ static bool read_numbers(const char *header, struct zr_table_dump_numbers *out)
             if (*at < '0' || *at > '9' || __builtin_mul_overflow(*numbers[i], 10, numbers[i]) ||
                 __builtin_add_overflow(*numbers[i], (uint64_t)(*at - '0'), numbers[i]))
                 return false;
-    return true;
+    return hash == hash_of(out);
 }
 
 static zr_result read_header(struct zr_table_dump_file *dump, const zr_table *table)
@@ -133,7 +145,7 @@ static zr_result read_header(struct zr_table_dump_file *dump, const zr_table *ta
         return result;
     struct zr_table_dump_numbers *numbers = &dump->numbers;
     uint64_t row_bytes = (dump->shape->width + dump->shape->states) * sizeof(float);
-    if (!read_numbers(header, numbers) || numbers->rows_count > bytes / row_bytes ||
+    if (part < NUMBERS_END || !read_numbers(header, numbers) || numbers->rows_count > bytes / row_bytes ||
         numbers->dropped_count > bytes / sizeof(uint64_t) || numbers->until < numbers->since)
         return fail_format(dump, "is not a dump of");
     zr_table_dump_lay_out(dump, table);

@@ -1,6 +1,6 @@
 /* dump_file.h: the safetensors file of a dump. Private to zero/table.
  *
- * The header follows from six numbers in its first note, at a fixed offset, and from the table's shape. A
+ * The header follows from four numbers in its first note, at a fixed offset, and from the table's shape. A
  * reader makes the header from the numbers and compares, so nothing in a file needs to be trusted. The
  * tensors lie in the order of enum zr_table_tensor and are written and read together, each through a piece of
  * memory. */

@@ -33,8 +33,8 @@
 #define ZR_TABLE_DROPPED (UINT32_MAX - 2)
 enum {
     ZR_TABLE_HEAD_BYTES = 4096,
-    ZR_TABLE_CHUNK = 512,         /* rows that are in memory together; half of ZR_TABLE_SLOTS_MIN */
-    ZR_TABLE_STAGING_BLOCKS = 64, /* one operation each */
+    ZR_TABLE_CHUNK = 512, /* rows that are in memory together; half of ZR_TABLE_SLOTS_MIN */
+    ZR_TABLE_STAGING_BLOCKS = 64,
     ZR_TABLE_PIECE_BYTES = 16384, /* of each tensor of a dump */
     ZR_TABLE_TENSORS = 5,
     ZR_TABLE_ALIGN = 64

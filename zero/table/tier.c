@@ -37,16 +37,15 @@ zr_result zr_table_tier_open(zr_table *table, const struct zr_table_options *opt
     if (result != ZR_OK)
         return result;
     struct zr_nvme_buffer buffer = {table->staging, plan->staging_bytes};
-    return zr_nvme_open(&table->io,
-                        &(struct zr_nvme_options){.folder = {.path = options->file.folder,
-                                                             .force = options->file.force,
-                                                             .name = options->file.name},
-                                                  .file_bytes = plan->file_bytes,
-                                                  .host_arena = table->arena,
-                                                  .buffers = &buffer,
-                                                  .buffers_count = 1,
-                                                  .depth = DEPTH,
-                                                  .piece_bytes = table->layout.shape.block_bytes});
+    return zr_nvme_open(&table->io, &(struct zr_nvme_options){.folder = {.path = options->file.folder,
+                                                                         .force = options->file.force},
+                                                              .file_name = options->file.name,
+                                                              .file_bytes = plan->file_bytes,
+                                                              .host_arena = table->arena,
+                                                              .buffers = &buffer,
+                                                              .buffers_count = 1,
+                                                              .depth = DEPTH,
+                                                              .piece_bytes = plan->staging_bytes});
 }
 
 void zr_table_tier_close(zr_table *table)
@@ -84,14 +83,38 @@ static char *block_at(const zr_table *table, size_t index)
     return table->staging + index * table->layout.shape.block_bytes;
 }
 
-static zr_result transfer(zr_table *table, const struct blocks *blocks, size_t index, bool write)
+struct range {
+    size_t first, end;
+};
+
+/* Starts a transfer of the staging blocks [first, end). */
+static zr_result transfer(zr_table *table, const struct blocks *blocks, struct range range, bool write)
 {
     size_t bytes = table->layout.shape.block_bytes;
     zr_nvme_event event;
-    struct zr_nvme_extent extent = {.offset_bytes = blocks->numbers[index] * (uint64_t)bytes,
-                                    .memory = block_at(table, index),
-                                    .bytes = bytes};
+    struct zr_nvme_extent extent = {.offset_bytes = blocks->numbers[range.first] * (uint64_t)bytes,
+                                    .memory = block_at(table, range.first),
+                                    .bytes = (range.end - range.first) * bytes};
     return write ? zr_nvme_write(table->io, &extent, &event) : zr_nvme_read(table->io, &extent, &event);
+}
+
+typedef bool chooser(const zr_table *table, uint32_t number);
+
+/* Transfers the chosen blocks, all with NULL, neighbours in the file together. */
+static zr_result transfer_all(zr_table *table, const struct blocks *blocks, chooser *choose, bool write)
+{
+    zr_result result = ZR_OK;
+    for (size_t first = 0, end; first < blocks->count && result == ZR_OK; first = end) {
+        end = first + 1;
+        if (choose && !choose(table, blocks->numbers[first]))
+            continue;
+        while (end < blocks->count && blocks->numbers[end] == blocks->numbers[end - 1] + 1 &&
+               (!choose || choose(table, blocks->numbers[end])))
+            end++;
+        result = transfer(table, blocks, (struct range){first, end}, write);
+    }
+    zr_result ended = zr_nvme_synchronize(table->io);
+    return result == ZR_OK ? ended : result;
 }
 
 /* Whether the file alone has a row of the block. */
@@ -133,20 +156,13 @@ static zr_result fill_record(zr_table *table, uint32_t row, char *to, const void
 
 static zr_result write_range(zr_table *table, const struct blocks *blocks)
 {
-    zr_result result = ZR_OK;
-    for (size_t i = 0; i < blocks->count && result == ZR_OK; i++)
-        if (has_others(table, blocks->numbers[i]))
-            result = transfer(table, blocks, i, false);
-        else
-            memset(block_at(table, i), 0, table->layout.shape.block_bytes);
-    if (result == ZR_OK)
-        result = zr_nvme_synchronize(table->io);
+    memset(table->staging, 0, blocks->count * table->layout.shape.block_bytes);
+    zr_result result = transfer_all(table, blocks, has_others, false);
     if (result == ZR_OK)
         result = each_record(table, blocks, fill_record, NULL);
-    for (size_t i = 0; i < blocks->count && result == ZR_OK; i++)
-        result = transfer(table, blocks, i, true);
-    zr_result ended = zr_nvme_synchronize(table->io);
-    return result == ZR_OK ? ended : result;
+    if (result == ZR_OK)
+        result = transfer_all(table, blocks, NULL, true);
+    return result;
 }
 
 zr_result zr_table_tier_write(zr_table *table, const uint32_t *rows, size_t count)
@@ -182,10 +198,7 @@ zr_result zr_table_tier_read(zr_table *table, const uint32_t *rows, size_t count
     struct blocks blocks = {.rows = rows};
     for (size_t left = count; left > 0 && result == ZR_OK; left -= blocks.rows_count) {
         next_blocks(table, &blocks, left);
-        for (size_t i = 0; i < blocks.count && result == ZR_OK; i++)
-            result = transfer(table, &blocks, i, false);
-        zr_result ended = zr_nvme_synchronize(table->io);
-        result = result == ZR_OK ? ended : result;
+        result = transfer_all(table, &blocks, NULL, false);
         if (result == ZR_OK)
             result = each_record(table, &blocks, pass_record, reader);
         blocks.rows += blocks.rows_count;

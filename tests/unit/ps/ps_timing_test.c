@@ -1,6 +1,6 @@
-/* ps_timing_test.c: the timings of zero/ps/timing.c on random schedules, beside the definitions of zr_ps.h: what
- * a pull has and lacks, what is applied once and in which order, how far a worker runs ahead, and that a run
- * always ends. ZR_TEST_SCHEDULES sets their number. */
+/* ps_timing_test.c: the timings of zero/ps/timing.c on random schedules, beside the definitions of zr_ps.h:
+ * what a pull has and lacks, what is applied once and in which order, how far a worker runs ahead, and that a
+ * run always ends. ZR_TEST_SCHEDULES sets their number. */
 #include <string.h>
 
 #include "tests/support/seed.h"
@@ -79,7 +79,9 @@ static void check_pull(struct schedule *s, unsigned table, unsigned reader)
     for (unsigned w = 0; w < s->t.workers; w++) {
         bool lives = !s->actors[w].gone;
         if (grouped(s) && lives)
-            expect(s, c <= s->members[w].clock + ahead || s->lanes[table * s->t.workers + w].next >= (c - ahead) * groups(s, table),
+            expect(s,
+                   c <= s->members[w].clock + ahead ||
+                       s->lanes[table * s->t.workers + w].next >= (c - ahead) * groups(s, table),
                    "a reader is not further ahead than the timing allows");
         for (unsigned g = 0; g < GROUPS; g++) {
             uint64_t step = g / groups(s, table);
@@ -153,8 +155,8 @@ static const char *run(struct zr_ps_timing timing, uint64_t seed)
 {
     struct schedule s = {.random = seed};
     unsigned living = 1 + draw(&s, WORKERS);
-    s.t = (struct zr_ps_timetable){timing,  living,    1 + draw(&s, TABLES), s.members,
-                                   s.lanes, s.applied, s.pushes};
+    s.t = (struct zr_ps_timetable){timing,    living,  1 + draw(&s, TABLES), s.members, s.lanes,
+                                   s.applied, s.pushes};
     for (unsigned table = 0; table < s.t.tables; table++)
         s.pushes[table] = grouped(&s) ? draw(&s, PUSHES + 1) : draw(&s, 2);
     for (unsigned w = 0; w < s.t.workers; w++) {

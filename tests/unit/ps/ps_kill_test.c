@@ -1,0 +1,313 @@
+/* ps_kill_test.c: servers and workers that are killed (kill -9). A server dies before any of its stores to
+ * kept memory (ZR_FAULT=kept), a worker before any of its requests; a successor continues. At the end the
+ * tables have the bits of a run without kills: no acknowledged push is lost, and none is applied twice. */
+#define _GNU_SOURCE
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+
+#include "alloc/base/fault.h"
+#include "tests/support/seed.h"
+#include "tests/support/zero/ps_rig.h"
+#include "zero/table/zr_table.h"
+
+enum { WORKERS = 2, STEPS = 3, LARGE = 66000, SMALL = 300, IDS = 64, WIDTH = 4 };
+enum { MEMORIES = 32, MEMORY_BYTES = 4 << 20 };
+
+/* Kept memory: shared pages of the test, which a successor finds by name. */
+static struct memory {
+    char names[MEMORIES][48];
+    char bytes[MEMORIES][MEMORY_BYTES];
+    unsigned stores; /* struck in the run */
+    unsigned requests;
+} * memory;
+
+static char folder[48];
+
+static zr_result take(void *state, const struct zr_kept_request *request, void **out)
+{
+    (void)state;
+    for (unsigned i = 0; i < MEMORIES; i++) {
+        if (memory->names[i][0] && strcmp(memory->names[i], request->name) != 0)
+            continue;
+        snprintf(memory->names[i], sizeof memory->names[i], "%s", request->name);
+        *out = memory->bytes[i];
+        return request->bytes <= MEMORY_BYTES ? ZR_OK : ZR_ERR_MEMORY;
+    }
+    return ZR_ERR_MEMORY;
+}
+
+static const struct zr_kept_memory kept = {take, NULL};
+static const struct zr_table_options rows = {.width = WIDTH,
+                                             .optimizer = ZR_TABLE_ADAGRAD,
+                                             .epsilon = 1e-8f,
+                                             .init_range = 0.5f,
+                                             .rows_limit = 4096,
+                                             .batch_max = 4096,
+                                             .seed = 7};
+static const struct zr_table_options plain_rows = {
+    .width = WIDTH, .optimizer = ZR_TABLE_SGD, .rows_limit = 4096, .batch_max = 4096, .seed = 7};
+
+static const struct zr_ps_table tables[] = {
+    {.name = "large", .elements = LARGE, .rate_factor = 1, .decay_factor = 1, .filled = true},
+    {.name = "twice", .elements = SMALL, .pushes = 2, .rate_factor = 1},
+    {.name = "rows", .rows = &rows, .rate_factor = 1}};
+static const struct zr_ps_table plain_tables[] = {
+    {.name = "large", .elements = LARGE, .rate_factor = 1, .decay_factor = 1, .filled = true},
+    {.name = "twice", .elements = SMALL, .pushes = 2, .rate_factor = 1},
+    {.name = "rows", .rows = &plain_rows, .rate_factor = 1}};
+enum { TABLES = sizeof tables / sizeof *tables };
+
+/* ---- Processes ------------------------------------------------------------------------------------------
+ */
+
+/* A server that dies before store number `nth` from its first request on; 0: never. */
+static int serve(const struct ps_run *run, uint64_t nth)
+{
+    struct ps_ground ground;
+    zr_ps_server *server;
+    if (ps_ground_open(&ground) != ZR_OK)
+        return 1;
+    zr_result result =
+        zr_ps_server_create(&server, &(struct zr_ps_server_options){.common = run->options,
+                                                                    .listener = run->listeners[0],
+                                                                    .arena = ground.arena,
+                                                                    .kernels = zr_kernels_cpu(zr_isa_best()),
+                                                                    .context = &ground.context,
+                                                                    .kept = &kept});
+    zr_fault_set(ZR_FAULT_KEPT, nth);
+    if (result == ZR_OK)
+        result = zr_ps_server_run(server);
+    if (result != ZR_OK)
+        tap_note("server: %s", zr_last_error());
+    memory->stores = (unsigned)zr_fault_set(ZR_FAULT_KEPT, 0);
+    return result != ZR_OK;
+}
+
+/* Forks servers until one ends by itself. The first dies before store `nth`, its successor before store
+ * `again` of its own. */
+static int watch(const struct ps_run *run, uint64_t nth, uint64_t again)
+{
+    const uint64_t deaths[] = {nth, again, 0};
+    int status = -1;
+    for (unsigned i = 0; i < 3; i++) {
+        pid_t child = fork();
+        if (child == 0)
+            _exit(serve(run, deaths[i]));
+        if (waitpid(child, &status, 0) != child || !WIFSIGNALED(status) || WTERMSIG(status) != SIGKILL)
+            break;
+    }
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 1;
+}
+
+/* ---- The script of the workers --------------------------------------------------------------------------
+ */
+
+static float number_of(unsigned worker, unsigned step, size_t i)
+{
+    return (float)((i * 7 + worker * 13 + step * 29) % 101) / 64 - 0.7f;
+}
+
+struct numbers {
+    float large[LARGE], small[SMALL], rows[IDS * WIDTH];
+    uint64_t ids[IDS];
+};
+
+static struct zr_ps_item item_of(struct numbers *n, unsigned table)
+{
+    return table == 0   ? (struct zr_ps_item){.table = 0, .values = n->large}
+           : table == 1 ? (struct zr_ps_item){.table = 1, .values = n->small}
+                        : (struct zr_ps_item){.table = 2, .ids = n->ids, .ids_count = IDS, .values = n->rows};
+}
+
+static void draw(struct numbers *n, unsigned worker, unsigned step)
+{
+    for (size_t i = 0; i < LARGE; i++)
+        n->large[i] = number_of(worker, step, i);
+    for (size_t i = 0; i < SMALL; i++)
+        n->small[i] = number_of(worker, step, i + 1);
+    for (size_t i = 0; i < IDS; i++)
+        n->ids[i] = (i * i + worker + step) % 41;
+    for (size_t i = 0; i < IDS * WIDTH; i++)
+        n->rows[i] = number_of(worker, step, i + 2);
+}
+
+/* Parts of a step; a worker that is to die does so before one of them. */
+enum part { PULL, PUSH, PUSH_AGAIN, PUSH_ROWS, END, PARTS };
+
+static zr_result do_part(zr_ps_worker *worker, const struct ps_run *run, struct numbers *n, unsigned number,
+                         enum part part)
+{
+    const bool groups = run->options.timing.kind == ZR_PS_SYNC || run->options.timing.kind == ZR_PS_SSP;
+    struct zr_ps_item items[3];
+    unsigned step = (unsigned)zr_ps_worker_clock(worker);
+    if (part != END)
+        draw(n, number, step);
+    for (unsigned t = 0; t < TABLES; t++)
+        items[t] = item_of(n, t);
+    struct zr_ps_push push = {.rate = 0.01f, .batch = {.items = items, .items_count = 1}};
+    switch (part) {
+    case PULL:
+        return zr_ps_pull(worker, &(struct zr_ps_batch){items, TABLES});
+    case PUSH:
+        push.batch.items_count = 2; /* with the small table: one request changes both */
+        return zr_ps_push(worker, &push);
+    case PUSH_AGAIN:
+        push.batch.items = &items[1];
+        return groups ? zr_ps_push(worker, &push) : ZR_OK;
+    case PUSH_ROWS:
+        push.batch.items = &items[2];
+        return zr_ps_push(worker, &push);
+    default:
+        return zr_ps_end_step(worker);
+    }
+}
+
+static zr_result fill(zr_ps_worker *worker, struct numbers *n)
+{
+    struct zr_ps_item item = item_of(n, 0);
+    for (size_t i = 0; i < LARGE; i++)
+        n->large[i] = (float)i / LARGE;
+    return zr_ps_fill(worker, &(struct zr_ps_filling){.batch = {&item, 1}, .done = true});
+}
+
+/* Everything that tables have at the end. */
+struct result {
+    float contents[4][LARGE + SMALL], rows[IDS * WIDTH];
+};
+
+static zr_result read_all(zr_ps_worker *observer, const struct ps_run *run, struct numbers *n,
+                          struct result *out)
+{
+    unsigned contents = run->options.timing.kind == ZR_PS_GEO ? 2 : 4;
+    zr_result result = ZR_OK;
+    for (unsigned c = 0; c < contents && result == ZR_OK; c++) {
+        const struct zr_ps_item items[] = {{.table = 0, .values = out->contents[c]},
+                                           {.table = 1, .values = out->contents[c] + LARGE}};
+        result = zr_ps_read(observer, c, &(struct zr_ps_batch){items, 2});
+    }
+    for (size_t i = 0; i < IDS; i++)
+        n->ids[i] = i;
+    const struct zr_ps_item item = {.table = 2, .ids = n->ids, .ids_count = IDS, .values = out->rows};
+    return result == ZR_OK ? zr_ps_pull(observer, &(struct zr_ps_batch){&item, 1}) : result;
+}
+
+/* One thread is all workers, part by part. With `dies` above 0 the worker `victim` is replaced before that
+ * part: destroyed without a word, as its death would do. */
+static zr_result drive(const struct ps_run *run, struct result *out, unsigned victim, unsigned dies)
+{
+    static struct numbers numbers;
+    struct ps_ground ground;
+    zr_ps_worker *workers[WORKERS] = {NULL}, *observer = NULL;
+    unsigned parts = 0;
+    zr_result result = ps_ground_open(&ground);
+    for (unsigned w = 0; w < WORKERS && result == ZR_OK; w++)
+        result = ps_join(&workers[w], run, w, ground.arena);
+    if (result == ZR_OK)
+        result = fill(workers[0], &numbers);
+    for (unsigned i = 0; i < STEPS * PARTS * WORKERS && result == ZR_OK; i++) {
+        unsigned w = i % WORKERS;
+        enum part part = (enum part)(i / WORKERS % PARTS);
+        if (dies > 0 && w == victim && ++parts == dies) {
+            zr_ps_worker_destroy(workers[w]);
+            workers[w] = NULL;
+            result = ps_join(&workers[w], run, w, ground.arena);
+            for (unsigned p = 0; p < part && result == ZR_OK; p++)
+                result = do_part(workers[w], run, &numbers, w, (enum part)p);
+        }
+        if (result == ZR_OK)
+            result = do_part(workers[w], run, &numbers, w, part);
+    }
+    if (result == ZR_OK)
+        result = ps_join(&observer, run, ZR_PS_OBSERVER, ground.arena);
+    if (result == ZR_OK)
+        result = read_all(observer, run, &numbers, out);
+    for (unsigned w = 0; w < WORKERS; w++) {
+        if (result == ZR_OK)
+            result = zr_ps_leave(workers[w], w);
+        zr_ps_worker_destroy(workers[w]);
+    }
+    zr_ps_worker_destroy(observer);
+    if (result != ZR_OK)
+        tap_note("%s", zr_last_error());
+    ps_ground_close(&ground);
+    return result;
+}
+
+static bool run_once(struct ps_run *run, struct result *out, uint64_t nth, uint64_t again, unsigned victim,
+                     unsigned dies)
+{
+    int status = 0;
+    memset(memory, 0, offsetof(struct memory, bytes));
+    madvise(memory, sizeof *memory, MADV_REMOVE);
+    memset(out, 0, sizeof *out);
+    if (ps_run_listen(run, folder) != ZR_OK)
+        return false;
+    pid_t child = fork();
+    if (child == 0)
+        _exit(watch(run, nth, again));
+    bool good = drive(run, out, victim, dies) == ZR_OK;
+    if (!good)
+        kill(child, SIGTERM);
+    good &= waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0;
+    close(run->listeners[0]);
+    return good;
+}
+
+int main(void)
+{
+    static const struct {
+        const char *name;
+        struct zr_ps_timing timing;
+        bool geo;
+    } kinds[] = {{"sync", {ZR_PS_SYNC, 0}, false},
+                 {"ssp:1", {ZR_PS_SSP, 1}, false},
+                 {"async", {ZR_PS_ASYNC, 0}, false},
+                 {"geo:1", {ZR_PS_GEO, 1}, true}};
+    static struct result want, got;
+    const unsigned stride = run_stride(59);
+    uint64_t random = run_seed();
+    snprintf(folder, sizeof folder, "/tmp/zr-ps-XXXXXX");
+    memory = mmap(NULL, sizeof *memory, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED || !mkdtemp(folder))
+        return 1;
+    for (unsigned k = 0; k < sizeof kinds / sizeof *kinds; k++) {
+        struct ps_run run = {.options = {.workers = WORKERS,
+                                         .servers = 1,
+                                         .timing = kinds[k].timing,
+                                         .optimizer = {.kind = ZR_OPTIMIZER_ADAMW,
+                                                       .beta1 = 0.9f,
+                                                       .beta2 = 0.95f,
+                                                       .epsilon = 1e-8f,
+                                                       .weight_decay = 0.1f},
+                                         .tables = kinds[k].geo ? plain_tables : tables,
+                                         .tables_count = TABLES,
+                                         .message_bytes = 512 << 10}};
+        unsigned wrong = 0, kills = 0;
+        bool good = run_once(&run, &want, 0, 0, 0, 0);
+        const unsigned stores = memory->stores;
+        tap_ok(good && stores > 20, "%s: a run without kills has %u stores", kinds[k].name, stores);
+        for (uint64_t nth = 1 + splitmix64(&random) % stride; good && nth <= stores && wrong < 3;
+             nth += stride, kills++) {
+            uint64_t again = nth % 2 ? 1 + splitmix64(&random) % 6 : 0;
+            if (!run_once(&run, &got, nth, again, 0, 0) || memcmp(&got, &want, sizeof want) != 0) {
+                tap_note("%s: killed before store %llu, then %llu", kinds[k].name, (unsigned long long)nth,
+                         (unsigned long long)again);
+                wrong++;
+            }
+        }
+        tap_ok(good && wrong == 0 && kills > 0, "%s: servers killed before a store, %u times: the same bits",
+               kinds[k].name, kills);
+        if (k > 1) /* a successor repeats the pushes of its step, which other timings apply */
+            continue;
+        for (unsigned dies = 1; good && dies <= STEPS * PARTS && wrong<3; dies += stride> 1 ? 5 : 1)
+            if (!run_once(&run, &got, 0, 0, dies % WORKERS, dies) || memcmp(&got, &want, sizeof want) != 0) {
+                tap_note("%s: worker replaced before part %u", kinds[k].name, dies);
+                wrong++;
+            }
+        tap_ok(good && wrong == 0, "%s: a worker is replaced in the middle of a step: the same bits",
+               kinds[k].name);
+    }
+    rmdir(folder);
+    return tap_done();
+}
