@@ -357,6 +357,35 @@ struct zr_outer {
     enum zr_packing packing; /* of the outer gradients and of their mean; ZR_PACKING_ONEBIT: fp32 */
 };
 
+/* Parameter servers: other processes keep the masters and the optimizer's state of all trained tensors and
+ * update them. The engine has parameters and gradients only, and calls, in the thread of a step:
+ *   pull  before a unit's first gather of a step, and after clock: fills the parameters of the unit's tensors
+ *   push  after each gradient of a unit, or, with ZR_REDUCE_ONCE, after the last one of a step with the sum over
+ *         micro-batches. A gradient that is not finite is not pushed, and the step fails
+ *   clock at the end of a step that has pushed all gradients
+ *   read, write  move state of a unit's tensors: of kind 0 the masters, of kind k slot k - 1 of the optimizer, in
+ *         fp32. The engine writes initial and loaded values, and reads what is saved
+ * The norm of a step is that of what this engine has pushed. ZR_ERR_INVALID: several ranks, a stage above 0,
+ * tensors that the host cannot access, fp16, clipping, a moving average, groups (zr_outer), offload,
+ * compression, kept memory, measures_squares, or an optimizer whose state is not floats by element. */
+struct zr_server_tensor {
+    size_t parameter, elements; /* index in the model's list */
+    struct zr_numbers values;
+};
+struct zr_server_tensors {
+    const struct zr_server_tensor *tensors;
+    size_t count;
+};
+struct zr_servers {
+    bool on;     /* false: none. The calls may be NULL with kernels that compute nothing */
+    void *state; /* first argument of the calls; borrowed for the engine's life */
+    zr_result (*pull)(void *state, const struct zr_server_tensors *to);
+    zr_result (*push)(void *state, const struct zr_server_tensors *from);
+    zr_result (*clock)(void *state, float rate);
+    zr_result (*read)(void *state, unsigned kind, const struct zr_server_tensors *to);
+    zr_result (*write)(void *state, unsigned kind, const struct zr_server_tensors *from);
+};
+
 struct zr_engine_options {
     size_t struct_bytes;               /* sizeof the struct, or 0: see "Options" in alloc/zr.h */
     zr_arena *arena;                   /* for tensors; any backend */
@@ -404,6 +433,7 @@ struct zr_engine_options {
     /* Memory that outlives this process; NULL: none. Borrowed for the engine's life. See zr_kept_memory. */
     const struct zr_kept_memory *kept;
     struct zr_outer outer;
+    struct zr_servers servers;
 };
 
 typedef struct zr_engine zr_engine;

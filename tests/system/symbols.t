@@ -251,7 +251,7 @@ def check_alloc():
 
 
 PUBLIC = {"libzr.so": ["alloc/zr.h", "alloc/keep/zr_keep.h", "defrag/zr_defrag.h"],
-          "libzr_zero.so": ["zero/zr_zero.h", "zero/comm/zr_comm.h", "zero/launch/zr_launch.h", "zero/table/zr_table.h", "kernels/zr_kernels.h"]}
+          "libzr_zero.so": ["zero/zr_zero.h", "zero/comm/zr_comm.h", "zero/launch/zr_launch.h", "zero/ps/zr_ps.h", "zero/table/zr_table.h", "kernels/zr_kernels.h"]}
 
 
 def without_comments(path):

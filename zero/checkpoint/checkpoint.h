@@ -49,6 +49,7 @@ struct zr_checkpoint {
     bool any_seed;                       /* for resuming: the run's steps do not continue */
     bool assumed_shape;                  /* for resuming: see struct zr_model_file */
     unsigned micro_batches;              /* per step; recorded, and may differ when resuming */
+    unsigned workers;                    /* of parameter servers, with a batch each; 0: none */
     struct zr_checkpoint_course course;  /* recorded, and may differ when resuming */
     struct zr_checkpoint_origin *origin; /* filled when resuming; NULL: not needed */
     uint64_t replaced;                   /* older step to remove after saving; 0: none. Used by rank 0 */

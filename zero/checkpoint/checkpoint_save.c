@@ -150,7 +150,7 @@ static json_t *manifest_of(const struct save *save)
     zr_comm *pipeline = checkpoint->engine->options.pipeline;
     unsigned stages = pipeline ? zr_comm_world(pipeline) : 1;
     uint64_t step_tokens = (uint64_t)shape->batch * zr_shape_own_sequence(shape) * (world / tensor / stages) *
-                           checkpoint->micro_batches;
+                           (checkpoint->workers ? checkpoint->workers : 1) * checkpoint->micro_batches;
     char checksum[24];
 
     json_set_alloc_funcs(zr_heap_alloc, zr_heap_free);

@@ -48,7 +48,7 @@ zr_result zr_mesh_open(struct zr_mesh *out, zr_comm *world, struct zr_mesh_shape
         out->group = NULL;
         result = open_group(&out->group, world, group,
                             shards == ranks ? bucket_bytes : zr_mesh_world_bucket_bytes(shape, bucket_bytes));
-        if (result == ZR_OK)
+        if (result == ZR_OK && !shape.apart)
             result = open_group(&out->outer, world, outer, bucket_bytes);
         zr_calls_name(out->group, "group");
         zr_calls_name(out->outer, "outer");

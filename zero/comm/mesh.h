@@ -15,6 +15,7 @@ struct zr_mesh_shape {
     unsigned data, tensor, pipeline; /* at least 1 each */
     unsigned context;                /* 0: 1 */
     unsigned groups;                 /* 0: 1 */
+    bool apart;                      /* groups exchange nothing: there is no outer communicator */
 };
 static inline unsigned zr_mesh_context(struct zr_mesh_shape shape)
 {
@@ -62,7 +63,7 @@ static inline unsigned zr_mesh_rank(struct zr_mesh_shape shape, struct zr_mesh_p
 struct zr_mesh {
     zr_comm *world;    /* borrowed */
     zr_comm *group;    /* the rank's group; the world itself if there is one group */
-    zr_comm *outer;    /* the ranks at the same place of all groups, in the order of groups; NULL: one group.
+    zr_comm *outer;    /* the ranks at the same place of all groups, in the order of groups; NULL: one group, or apart.
                         * Not in zr_mesh_counters_get() */
     zr_comm *data;     /* the shards; the group itself if these are all of its ranks */
     zr_comm *tensor;   /* NULL: one tensor rank */

@@ -34,7 +34,8 @@ const char *zr_action_kind_name(enum zr_action_kind kind)
         [ZR_ACTION_DECIDE] = "decide",     [ZR_ACTION_COMMIT] = "commit",
         [ZR_ACTION_AWAIT] = "await",       [ZR_ACTION_UNDO] = "undo",
         [ZR_ACTION_WEIGHTS] = "weights",   [ZR_ACTION_STASH] = "stash",
-        [ZR_ACTION_EXCHANGE] = "exchange", [ZR_ACTION_MERGE] = "merge"};
+        [ZR_ACTION_EXCHANGE] = "exchange", [ZR_ACTION_MERGE] = "merge",
+        [ZR_ACTION_CLOCK] = "clock"};
     return names[kind];
 }
 

@@ -63,6 +63,7 @@ enum zr_action_kind {
     ZR_ACTION_UNDO,        /* undo speculative updates that assumed other arguments */
     ZR_ACTION_EXCHANGE,    /* start to average a fragment's outer gradients over groups, see outer.h */
     ZR_ACTION_MERGE,       /* synchronise a fragment */
+    ZR_ACTION_CLOCK,       /* tell the parameter servers that the step is complete, see served.h */
     ZR_ACTION_KINDS
 };
 const char *zr_action_kind_name(enum zr_action_kind kind); /* "load", "gather", .. */

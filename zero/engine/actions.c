@@ -8,6 +8,7 @@
 #include "zero/engine/momentum.h"
 #include "zero/engine/onebit.h"
 #include "zero/engine/offload.h"
+#include "zero/engine/served.h"
 #include "zero/engine/speculate.h"
 #include "zero/engine/warmup.h"
 #include "zero/engine/zerone.h"
@@ -56,6 +57,14 @@ static void add_update(struct zr_engine *engine, struct zr_actions *list)
     add(list, ZR_ACTION_CLOSE, 0);
 }
 
+/* Parameter servers update the units. */
+static void add_clock(struct zr_engine *engine, struct zr_actions *list)
+{
+    for (size_t u = 0; u < engine->layout.units_count; u++)
+        add(list, ZR_ACTION_CLEAR, u);
+    add(list, ZR_ACTION_CLOCK, 0);
+}
+
 /* Deferred results: the host reads the norm and ends the step after all work is queued. Until then gradients
  * are kept, to find a value that is not finite. */
 static const struct zr_action_transform deferred_results = {
@@ -77,7 +86,10 @@ zr_result zr_engine_actions_make(struct zr_engine *engine)
     add(step, ZR_ACTION_SKIP, 0);
     if (engine->options.stashed_versions > 0)
         add(step, ZR_ACTION_STASH, 0);
-    add_update(engine, step);
+    if (zr_engine_is_served(engine))
+        add_clock(engine, step);
+    else
+        add_update(engine, step);
     add(step, ZR_ACTION_COUNT, 0);
     if (engine->options.outer.period > 0) {
         add(step, ZR_ACTION_EXCHANGE, 0);
@@ -337,6 +349,8 @@ zr_result zr_engine_act(struct zr_engine_run *run, const struct zr_action *actio
         return zr_outer_exchange(engine);
     case ZR_ACTION_MERGE:
         return zr_outer_merge(engine);
+    case ZR_ACTION_CLOCK:
+        return zr_served_clock(engine, run->rate);
     default:
         return zr_fail(ZR_ERR_INVALID, "unknown action %s", zr_action_kind_name(action->kind));
     }

@@ -11,6 +11,7 @@
 #include "zero/engine/low_rank.h"
 #include "zero/engine/meter.h"
 #include "zero/engine/onebit.h"
+#include "zero/engine/served.h"
 
 /* ---- What is packed ------------------------------------------------------------------------------------ */
 
@@ -55,7 +56,7 @@ bool zr_engine_packs(const struct zr_engine *engine)
 bool zr_engine_keeps_exact_masters(const struct zr_engine *engine)
 {
     return zr_engine_is_low_precision(engine) || zr_engine_packs_kind(engine, ZR_COMPRESSED_PARAMETERS) ||
-           (zr_engine_is_onebit(engine) && !engine->exchanges_momentum);
+           (zr_engine_is_onebit(engine) && !engine->exchanges_momentum) || zr_engine_is_served(engine);
 }
 
 static unsigned node_ranks(const struct zr_engine *engine)

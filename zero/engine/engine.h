@@ -94,6 +94,7 @@ struct zr_unit_state {
     /* The part of the unit that is kept, and its place in the pool, in elements. */
     size_t parameters_from, parameters_count, parameters_at;
     struct zr_state_tier *parameters_in; /* tier of kept parameters */
+    bool pulled;                         /* in this step, from parameter servers */
     void *whole;                         /* parameters of the whole unit: kept, or gathered; NULL: neither */
     void *gathered;                      /* block of temporarily whole parameters; NULL: none */
     unsigned references;                 /* gathers without release, at every stage */

@@ -495,6 +495,39 @@ static zr_result check_outer(const struct zr_engine_options *options)
     return check_numbers(numbers, sizeof numbers / sizeof *numbers);
 }
 
+/* What parameter servers exclude, see struct zr_servers. */
+static zr_result check_servers(const struct zr_engine_options *options)
+{
+    const struct zr_servers *s = &options->servers;
+    if (!s->on)
+        return ZR_OK;
+    if (options->kernels->executes && !(s->pull && s->push && s->clock && s->read && s->write))
+        return zr_fail(ZR_ERR_INVALID, "servers require pull, push, clock, read and write");
+    if (zr_comm_world(options->comm) > 1 || options->stage > 0)
+        return zr_fail(ZR_ERR_INVALID, "servers require one rank and stage 0");
+    if (options->kernels->executes && !options->kernels->host_visible)
+        return zr_fail(ZR_ERR_INVALID,
+                       "servers require tensors that the host can access, and the kernels are \"%s\"",
+                       options->kernels->name);
+    if (options->precision == ZR_PRECISION_FP16 || options->optimizer.clip > 0)
+        return zr_fail(ZR_ERR_INVALID,
+                       "servers exclude fp16 and clipping: a worker has its own gradients only");
+    if (options->optimizer.average_decay > 0 || options->outer.period > 0 || options->offload.optimizer ||
+        options->compression.kinds[ZR_COMPRESSED_GRADIENTS].on ||
+        options->compression.kinds[ZR_COMPRESSED_PARAMETERS].on || options->kept || options->tensor ||
+        options->pipeline || options->measures_squares)
+        return zr_fail(ZR_ERR_INVALID,
+                       "servers exclude a moving average, groups, offload, compression, kept memory, "
+                       "measures_squares, and tensor and pipeline parallelism");
+    const struct zr_optimizer *optimizer = zr_optimizer_with(&options->optimizer, ZR_KEEPS_NOTHING);
+    for (unsigned i = 0; i < optimizer->slots_count; i++)
+        if (!zr_slot_is_plain(&optimizer->slots[i]) || optimizer->slots[i].covers)
+            return zr_fail(ZR_ERR_INVALID,
+                           "servers keep a float of each element, which the state of %s is not",
+                           optimizer->name);
+    return ZR_OK;
+}
+
 zr_result zr_engine_check_options(const struct zr_engine_options *options)
 {
     if (!options->arena || !options->host_arena || !options->kernels || !options->context || !options->comm)
@@ -541,5 +574,7 @@ zr_result zr_engine_check_options(const struct zr_engine_options *options)
         result = check_kept(options);
     if (result == ZR_OK)
         result = check_outer(options);
+    if (result == ZR_OK)
+        result = check_servers(options);
     return result == ZR_OK ? check_parameters(options) : result;
 }

@@ -4,6 +4,7 @@
 #include "zero/engine/parameter_tier.h"
 #include "zero/engine/compression.h"
 #include "zero/engine/offload.h"
+#include "zero/engine/served.h"
 #include "zero/comm/copies.h"
 
 bool zr_engine_gathers(const zr_engine *engine)
@@ -142,6 +143,8 @@ zr_result zr_engine_gather(zr_engine *engine, unsigned unit, const void **base)
     }
     if (result == ZR_OK)
         result = zr_engine_await_gather(engine, unit);
+    if (result == ZR_OK && zr_engine_is_served(engine))
+        result = zr_served_pull(engine, unit);
     if (result != ZR_OK)
         return result;
     if (state->references++ == 0)

@@ -4,6 +4,7 @@
 #include "zero/engine/compression.h"
 #include "zero/engine/gradients.h"
 #include "zero/engine/momentum.h"
+#include "zero/engine/served.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -168,6 +169,8 @@ zr_result zr_engine_report_bad_gradient(struct zr_engine *engine)
 zr_result zr_engine_all_squares(struct zr_engine *engine)
 {
     zr_result result = ZR_OK;
+    if (zr_engine_is_served(engine)) /* each push has computed its squares */
+        return ZR_OK;
     for (size_t u = 0; u < engine->layout.units_count && result == ZR_OK; u++)
         result = zr_gradient_do(engine->units[u].place->squares, engine, u);
     return result;

@@ -7,6 +7,7 @@
 #include "zero/engine/gradients.h"
 #include "zero/engine/onebit.h"
 #include "zero/engine/parameter_tier.h"
+#include "zero/engine/served.h"
 
 enum { LARGEST_MAX = ZR_PREFETCH_MAX + 1 };
 
@@ -50,6 +51,7 @@ struct gradient_plan {
 static bool adds_in_place(const struct zr_engine *engine)
 {
     return engine->options.reduce == ZR_REDUCE_ONCE || engine->exchanges_momentum ||
+           zr_engine_is_served(engine) ||
            (engine->world == 1 &&
             (!zr_engine_is_low_precision(engine) || engine->options.micro_batches == 1));
 }
@@ -136,7 +138,9 @@ static void place_gradients(struct zr_engine *engine)
         struct zr_state_tier *tier = state->tier;
         state->steps = unit->unit.gradient_uses * engine->options.micro_batches;
         unsigned steps = steps_kind(engine, &plan, u);
-        state->path = paths[plan.shards][ranks_kind(engine, u)][steps];
+        state->path = zr_engine_is_served(engine) && engine->options.reduce == ZR_REDUCE_EACH
+                          ? &zr_path_pushed
+                          : paths[plan.shards][ranks_kind(engine, u)][steps];
         state->place = gradient_place(engine, &plan, u);
         /* Kept memory has pools only. */
         const bool pooled = plan.pools || (engine->options.kept && sums[plan.shards][steps]);

@@ -17,6 +17,7 @@
 #include "zero/engine/low_rank.h"
 #include "zero/engine/momentum.h"
 #include "zero/engine/offload.h"
+#include "zero/engine/served.h"
 #include "zero/engine/speculate.h"
 
 /* ---- Addresses ----------------------------------------------------------------------------------------- */
@@ -440,6 +441,7 @@ static zr_gradient_call *const none[] = {NULL}, *const alone[] = {sum_over_tenso
 
 const struct zr_gradient_path
     zr_path_alone = {true, write_kept, none, alone, share_shard, NULL, NULL},
+    zr_path_pushed = {false, write_kept, none, none, share_shard, NULL, NULL},
     zr_path_all_reduce = {true, write_kept, none, reduced, share_whole, find_kept, NULL},
     zr_path_scatter = {true, write_kept, none, scattered, share_shard, NULL, NULL},
     zr_path_sum_alone = {false, write_kept, added, added, share_shard, NULL, NULL},
@@ -467,6 +469,8 @@ zr_result zr_engine_reduce(zr_engine *engine, unsigned unit)
     result = zr_engine_note_squares(engine, unit);
     for (; *call && result == ZR_OK; call++)
         result = (*call)(engine, unit);
+    if (result == ZR_OK && zr_engine_is_served(engine) && (last || !state->path->adds))
+        result = zr_served_push(engine, unit);
     if (result != ZR_OK)
         return result;
     engine->brought = false;

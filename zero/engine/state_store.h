@@ -35,6 +35,7 @@ struct zr_state_store_options {
     /* NULL: a memory store. Must outlive the store. Its buffers are in `arena`, tag offload. */
     const struct zr_offload_file *file;
     bool simulated;                    /* no file; only sizes and transfers are counted */
+    const struct zr_servers *servers;  /* a store of parameter servers; NULL: another one */
     const struct zr_kept_memory *kept; /* memory store only: memory of the state; NULL: `arena` */
     /* File store only: limit in bytes for units with a second place in the file, from the last unit on,
      * except units shared by pipeline ranks. 0: none. See zr_state_file_begin_ahead(). */
@@ -73,13 +74,17 @@ struct zr_state_store {
     char *slots[ZR_SLOTS_MAX];        /* with a unit's blocks at slots_at[unit] */
     size_t (*slots_at)[ZR_SLOTS_MAX]; /* [units_count + 1], in bytes */
     struct zr_nvme_state *file;       /* file store only */
+    /* Store of parameter servers only: the state of the taken unit, and [the most of a unit] for a call. */
+    float *taken;
+    struct zr_server_tensor *tensors;
 };
 
 /* `nvme` keeps the state in an offload file, with buffers of the size of the largest unit in memory. While
  * the caller works on unit i of a pass, unit i-1 is written and the following units are read into the other
  * buffers. After a failure every later call fails with the same error; a failed last write of a pass is
  * reported by the next pass, take or save. */
-extern const struct zr_state_store_table zr_state_store_memory, zr_state_store_nvme;
+extern const struct zr_state_store_table zr_state_store_memory, zr_state_store_nvme,
+    zr_state_store_served; /* see served.h */
 
 /* Allocates the state with undefined contents. On failure everything is released. */
 zr_result zr_state_store_open(struct zr_state_store *out, const struct zr_state_store_options *options);

@@ -7,6 +7,7 @@
 #include "zero/engine/meter.h"
 #include "zero/engine/zerone.h"
 #include "zero/engine/gradients.h"
+#include "zero/engine/served.h"
 #include "zero/step/trainer_state.h"
 #include "zero/plan/timeline.h"
 
@@ -380,6 +381,7 @@ static zr_result rehearse(struct zr_byte_plan *out, struct rehearsal *rehearsal)
             .measures_squares = request->measures_squares,
             .kept = request->keeps_state ? &(struct zr_kept_memory){.take = NULL} : NULL,
             .outer = outer,
+            .servers = {.on = request->served},
             .precision = request->precision,
             .optimizer = request->optimizer,
             .checkpoints = policy,
@@ -402,6 +404,8 @@ static zr_result rehearse(struct zr_byte_plan *out, struct rehearsal *rehearsal)
     if (result == ZR_OK)
         result = zr_trainer_evaluate(rehearsal->state.trainer, rehearsal->state.trainer->model->rows, &loss);
     if (result == ZR_OK)
+        result = zr_served_touch(rehearsal->state.engine);
+    if (result == ZR_OK)
         result = zr_arena_get_stats(rehearsal->arena, &stats);
     if (result == ZR_OK)
         result = zr_arena_get_high_water(rehearsal->arena, &out->tag_limits);
@@ -423,8 +427,12 @@ static zr_result rehearse_on_mesh(struct zr_byte_plan *out, struct rehearsal *re
              context = (unsigned)zr_shape_context(&request->shape),
              pipeline = request->stages.ranks > 1 ? request->stages.ranks : 1;
     unsigned groups = request->groups > 1 ? request->groups : 1;
-    struct zr_mesh_shape shape = {request->world / tensor / pipeline / context / groups, tensor, pipeline,
-                                  context, groups};
+    struct zr_mesh_shape shape = {request->world / tensor / pipeline / context / groups,
+                                  tensor,
+                                  pipeline,
+                                  context,
+                                  groups,
+                                  request->served};
     zr_comm *world;
     size_t bucket_bytes;
     zr_result result =

@@ -122,6 +122,7 @@ zr_result zr_trainer_state_open(struct zr_trainer_state *out, const struct zr_tr
                                                       .measures_squares = options->measures_squares,
                                                       .kept = options->kept,
                                                       .outer = outer,
+                                                      .servers = options->servers,
                                                       .precision = options->precision,
                                                       .loss_scaling = options->loss_scaling,
                                                       .seed = options->seed,

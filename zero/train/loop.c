@@ -11,6 +11,7 @@
 #include "alloc/heap/heap.h"
 #include "alloc/base/system/os.h"
 #include "zero/engine/meter.h"
+#include "zero/engine/served.h"
 #include "zero/train/rank/kept.h"
 #include "zero/train/report/log.h"
 #include "zero/train/history.h"
@@ -19,6 +20,7 @@
 #include "zero/train/noise.h"
 #include "zero/train/saves.h"
 #include "zero/train/settings/args.h"
+#include "zero/train/servers/servers.h"
 #include "zero/train/report/terminal.h"
 
 /* ---- Steps --------------------------------------------------------------------------------------------- */
@@ -55,6 +57,7 @@ struct loop {
     bool yields;        /* the run yields its time slice after the step, by agreement */
     struct agreed_request deferred; /* until the pipeline has drained */
     struct zr_messages messages;
+    double steps_seconds;             /* of all steps, with evaluations and meetings */
     uint64_t agreed_step, shown_step; /* the last steps whose messages have arrived / that are in the logs */
     struct zr_step_line *lines;       /* [messages.lag + 1]: of the last steps, whose messages may lag */
     bool alike; /* the current failure is the same, with the same message, on all ranks */
@@ -197,6 +200,16 @@ static struct zr_step_line *line_of(const struct loop *loop, uint64_t step)
     return &loop->lines[step % (loop->messages.lag + 1)];
 }
 
+/* Notes the mean loss of the next step whose messages are complete. Of a board's steps there is a line of the
+ * current one only. */
+static void note_loss(struct loop *loop, const struct step *step, double loss)
+{
+    loop->agreed_step++;
+    if (!loop->messages.board || (step && loop->agreed_step == step->number))
+        line_of(loop, loop->agreed_step)->loss = loss;
+    loop->history.loss[loop->agreed_step - loop->saves.resumed_step - 1] = loss;
+}
+
 /* Exchanges messages with the other ranks while the gradients are being reduced. With an asynchronous
  * pipeline the messages of earlier steps arrive. */
 static zr_result before_update(void *state, double loss, float *rate)
@@ -210,25 +223,31 @@ static zr_result before_update(void *state, double loss, float *rate)
                                       .refusals = loop->rank.state.context.refusals};
     bool ends = zr_trainer_is_drained(loop->rank.state.trainer);
     zr_result result = zr_messages_send(&loop->messages, &mine);
+    if (loop->messages.board) { /* workers meet after the step */
+        step->line->loss = loss;
+        step->request = mine.request;
+        step->end_signal = mine.end_signal;
+    }
     while (result == ZR_OK && zr_messages_is_due(&loop->messages, ends)) {
         result = zr_messages_take(&loop->messages, &agreed);
         if (result != ZR_OK)
             break;
-        line_of(loop, ++loop->agreed_step)->loss = agreed.loss;
-        loop->history.loss[loop->agreed_step - loop->saves.resumed_step - 1] = agreed.loss;
-        if (agreed.request > step->request) {
+        note_loss(loop, step, agreed.loss);
+        if (!loop->messages.board && agreed.request > step->request) {
             step->request = agreed.request;
             step->end_signal = agreed.end_signal;
         }
-        loop->yields = agreed.yields;
+        loop->yields = agreed.yields && !loop->messages.board;
         say_refused(loop, &agreed);
     }
     if (result != ZR_OK)
         return result;
     *rate = zr_schedule_rate(loop->rank.config, step->number);
     step->line->rate = *rate;
-    loop->alike = loop->messages.lag ==
-                  0; /* from here on all ranks detect errors, such as a non-finite gradient, together */
+    loop->alike =
+        loop->messages.lag == 0 &&
+        !loop->messages
+             .board; /* from here on all ranks detect errors, such as a non-finite gradient, together */
     return ZR_OK;
 }
 
@@ -255,6 +274,7 @@ static zr_result train_step(struct step *step)
     struct zr_step_line *line = step->line;
     struct zr_step_report report;
     loop->alike = false;
+    zr_served_set_rate(&loop->rank, zr_schedule_rate(loop->rank.config, step->number));
     bool speculates = loop->rank.config->speculative_bytes && !loop->norm_mattered;
     zr_result result = ZR_OK;
     if (speculates)
@@ -476,6 +496,22 @@ static void show(struct loop *loop, const struct zr_step_line *line)
     write_log(loop, line);
 }
 
+/* Shows all steps up to `step` whose messages have arrived. */
+static void show_agreed(struct loop *loop, uint64_t step)
+{
+    while (loop->shown_step < loop->agreed_step) {
+        const uint64_t shown = ++loop->shown_step, index = shown - loop->saves.resumed_step - 1;
+        const struct zr_step_line past = {.step = shown,
+                                          .loss = loop->history.loss[index],
+                                          .rate = (double)zr_schedule_rate(loop->rank.config, shown),
+                                          .step_seconds = loop->history.seconds[index],
+                                          .tokens_per_second =
+                                              (double)zr_train_step_tokens(loop->rank.config) /
+                                              loop->history.seconds[index]};
+        show(loop, loop->messages.board && shown != step ? &past : line_of(loop, shown));
+    }
+}
+
 static bool evaluates_after(const struct zr_train_config *config, uint64_t step)
 {
     return config->eval_every && (step % config->eval_every == 0 || step == config->steps);
@@ -498,11 +534,59 @@ static zr_result finish_step(struct loop *loop, uint64_t step)
                                                                                    : result;
 }
 
+/* ---- Workers that do not wait for one another ---------------------------------------------------------- */
+
+struct meeting {
+    uint64_t step;
+    struct agreed_request request;
+    bool scheduled;
+};
+
+/* All workers of a run with a board meet: in a scheduled meeting after the same step, or after a signal, each
+ * after its current step. They follow the strongest request, in the state of the slowest worker's step, to
+ * which *step is set if they end. A scheduled meeting lasts until all have come to it. */
+static zr_result meet(struct loop *loop, uint64_t *step, bool scheduled, struct agreed_request *request)
+{
+    const unsigned world = loop->rank.config->world;
+    struct meeting mine = {*step, *request, scheduled}, all[ZR_MAX_WORLD];
+    for (bool complete = false; !complete;) {
+        struct zr_message agreed;
+        zr_result result = zr_comm_host_all_gather(loop->rank.comm, &mine, sizeof mine, all);
+        while (result == ZR_OK && zr_messages_is_due(&loop->messages, true)) {
+            result = zr_messages_take(&loop->messages, &agreed);
+            if (result == ZR_OK)
+                note_loss(loop, NULL, agreed.loss);
+        }
+        uint64_t slowest = *step;
+        complete = true;
+        *request = mine.request;
+        for (unsigned r = 0; r < world && result == ZR_OK; r++) {
+            slowest = all[r].step < slowest ? all[r].step : slowest;
+            complete = complete && all[r].scheduled && all[r].step == *step;
+            if (all[r].request.kind > request->kind)
+                *request = all[r].request;
+        }
+        if (result == ZR_OK && request->kind == ZR_REQUEST_SAVE) {
+            result = follow_request(loop, slowest, *request);
+            mine.request.kind = request->kind = ZR_REQUEST_NONE;
+        }
+        if (result != ZR_OK)
+            return result;
+        if (request->kind == ZR_REQUEST_SAVE_AND_END) {
+            *step = slowest;
+            return ZR_OK;
+        }
+        complete = complete || !scheduled;
+    }
+    return ZR_OK;
+}
+
 static zr_result run_steps(struct loop *loop)
 {
     const struct zr_train_config *config = loop->rank.config;
     zr_result result;
 
+    const uint64_t began_ns = zr_os_now_ns();
     zr_history_start(&loop->history);
     zr_saves_start(&loop->saves);
     loop->agreed_step = loop->shown_step = loop->saves.resumed_step + loop->history.count;
@@ -519,7 +603,12 @@ static zr_result run_steps(struct loop *loop)
         zr_trace_mark(loop->rank.arena, note);
         *line = (struct zr_step_line){0};
         result = measured_step(loop, step, line, &request);
-        if (result == ZR_OK && evaluates_after(config, step)) {
+        uint64_t met = step;
+        if (result == ZR_OK && loop->messages.board && pauses_after(loop, step, request.kind))
+            result = meet(loop, &met, pauses_after(loop, step, ZR_REQUEST_NONE), &request);
+        bool ends =
+            loop->messages.board && request.kind == ZR_REQUEST_SAVE_AND_END; /* after different steps */
+        if (result == ZR_OK && !ends && evaluates_after(config, step)) {
             result = validate(loop);
             line->validated = true;
             line->validation_loss = loop->history.validation_loss;
@@ -528,12 +617,11 @@ static zr_result run_steps(struct loop *loop)
             result = prove(loop, line);
         if (result != ZR_OK)
             return result;
-        while (loop->shown_step < loop->agreed_step)
-            show(loop, line_of(loop, ++loop->shown_step));
-        if (config->save_every && step % config->save_every == 0)
+        show_agreed(loop, step);
+        if (config->save_every && step % config->save_every == 0 && !ends)
             result = save(loop, step);
         if (result == ZR_OK)
-            result = follow_request(loop, step, request);
+            result = follow_request(loop, met, request);
         if (result != ZR_OK)
             return result;
         if (loop->yields && step < config->steps && !loop->ended &&
@@ -544,6 +632,7 @@ static zr_result run_steps(struct loop *loop)
         if (loop->yields || pauses_after(loop, step, request.kind))
             zr_history_skip(&loop->history);
     }
+    loop->steps_seconds = (double)(zr_os_now_ns() - began_ns) * 1e-9;
     if (loop->ended)
         return ZR_OK;
     /* --steps may be below the checkpoint's step. */
@@ -623,9 +712,19 @@ static zr_result report_end(struct loop *loop)
         zr_sample_close(&sample);
         follow_end(loop);
     }
+    if (result == ZR_OK)
+        result = zr_served_touch(loop->rank.state.engine);
     if (result == ZR_OK) {
         zr_history_measure(&loop->history, &mine);
         result = zr_rank_exchange_reports(&loop->rank, &mine);
+    }
+    struct zr_served_report served;
+    double *own = NULL;
+    if (result == ZR_OK && speaks(loop))
+        result = zr_served_report(&loop->rank, &served);
+    if (result == ZR_OK && speaks(loop) && loop->messages.board) {
+        own = zr_heap_alloc((loop->history.count + 1) * sizeof *own);
+        result = own ? zr_messages_own_losses(&loop->messages, loop->history.count, own) : ZR_ERR_HOST_MEMORY;
     }
     if (result == ZR_OK && speaks(loop)) {
         const bool stepped = loop->history.all.seconds > 0;
@@ -643,11 +742,16 @@ static zr_result report_end(struct loop *loop)
             .all_skipped = stepped && !loop->history.measured,
             .loss = loop->history.loss,
             .step_seconds = loop->history.seconds,
-            .tokens_per_second = zr_history_tokens_per_second(&loop->history),
+            .worker_loss = own,
+            .tokens_per_second =
+                loop->messages.board
+                    ? (double)(loop->history.count * zr_train_step_tokens(config)) / loop->steps_seconds
+                    : zr_history_tokens_per_second(&loop->history),
             .seconds = (double)(zr_os_now_ns() - loop->history.started_ns) * 1e-9,
             .validated = loop->history.validated,
             .validation_loss = loop->history.validation_loss,
             .timeline = config->flops_per_second > 0 ? &loop->rank.timeline : NULL,
+            .served = loop->rank.served ? &served : NULL,
             .sample = text.used_bytes ? buffer : NULL,
             .sample_bytes = text.used_bytes};
         if (config->precision == ZR_PRECISION_FP16)
@@ -658,6 +762,7 @@ static zr_result report_end(struct loop *loop)
         if (result == ZR_OK)
             result = zr_report_json(&run);
     }
+    zr_heap_free(own);
     zr_heap_free(buffer);
     return result;
 }
@@ -691,6 +796,8 @@ static zr_result run(struct loop *loop, struct zr_local_world *local, unsigned r
     loop->alike = loop->resuming = result != ZR_OK;
     if (config->command != ZR_COMMAND_TRAIN)
         return result == ZR_OK ? run_command(loop) : result;
+    if (result == ZR_OK)
+        result = zr_served_begin(&loop->rank, zr_engine_steps_done(loop->rank.state.engine));
     uint64_t resumed = loop->saves.resumed_step,
              done = continues ? zr_engine_steps_done(loop->rank.state.engine) : resumed;
     if (result == ZR_OK)
@@ -727,6 +834,8 @@ static zr_result run(struct loop *loop, struct zr_local_world *local, unsigned r
         result = run_steps(loop);
     if (result == ZR_OK)
         result = report_end(loop);
+    if (result == ZR_OK)
+        result = zr_served_leave(&loop->rank);
     if (result == ZR_OK && loop->prove && speaks(loop))
         zr_prove_print(loop->prove);
     if (result == ZR_OK)

@@ -17,6 +17,7 @@
 #include "zero/train/report/report.h"
 #include "zero/checkpoint/model_file.h"
 #include "zero/train/report/terminal.h"
+#include "zero/train/servers/servers.h"
 #include "zero/train/tokenize/tokenize.h"
 
 /* Maximum time that SIGTERM lets the current step continue while ranks make progress; a second SIGTERM
@@ -148,6 +149,7 @@ static int weigh_policy(void)
 int main(int argc, char **argv)
 {
     struct zr_checkpoint_hold hold;
+    static struct zr_served_run served;
 
     hold_standard_files();
     signal(SIGXFSZ, SIG_IGN); /* a write beyond ulimit -f returns an error */
@@ -190,6 +192,13 @@ int main(int argc, char **argv)
         return (int)zr_exit_of(result);
     }
     zr_card_prepare(&config);
+    if (config.comm == ZR_TRAIN_COMM_PS && config.command == ZR_COMMAND_TRAIN &&
+        zr_served_start(&served, &config) != ZR_OK) {
+        zr_say("%s", zr_last_error());
+        zr_served_stop(&served, true);
+        zr_checkpoint_let_go(&hold, config.save);
+        return ZR_EXIT_MEMORY;
+    }
     code = zr_start_launch(&(struct zr_start_run){
         .start = &config.start,
         .join_mpi = config.by_mpi ? zr_mpi_run : NULL,
@@ -202,7 +211,7 @@ int main(int argc, char **argv)
                                         .clean_up = clean_up,
                                         .save_within_ns = config.save[0] ? SAVE_WITHIN_NS : 0,
                                         .ends_process = true,
-                                        .max_restarts = config.max_restarts,
+                                        .max_restarts = config.served ? 0 : config.max_restarts,
                                         .rendezvous = config.rendezvous[0] ? config.rendezvous : NULL,
                                         .secret_file = config.secret_file[0] ? config.secret_file : NULL,
                                         .tcp_streams = config.tcp_streams,
@@ -210,6 +219,8 @@ int main(int argc, char **argv)
                                         .join_timeout_ns = config.comm_timeout * UINT64_C(1000000000)},
         .argv = argv,
     });
+    if (config.served)
+        zr_served_stop(&served, code != ZR_EXIT_OK);
     zr_checkpoint_let_go(&hold, config.save);
     return code;
 }

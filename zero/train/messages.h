@@ -4,7 +4,10 @@
  *
  * An asynchronous pipeline ends a step on each stage at its own time. There the exchange runs beside the next
  * steps, and a step's message is complete `lag` steps later, when all stages have ended the step: no rank
- * waits for another one. */
+ * waits for another one.
+ *
+ * Workers of parameter servers that do not wait for one another (zr_train_is_free()) write their messages to
+ * the board, a file of the run. A step's message is complete when all have written theirs. */
 #ifndef ZR_TRAIN_MESSAGES_H
 #define ZR_TRAIN_MESSAGES_H
 
@@ -26,6 +29,9 @@ struct zr_messages {
     struct zr_message *slots; /* [lag + 1][1 + world]: a step's own message, then those of all ranks */
     zr_ticket *tickets;       /* [lag + 1] */
     uint64_t sent, taken;     /* numbers of messages */
+    unsigned rank;
+    const struct zr_file *board; /* NULL: messages travel through `comm` */
+    uint64_t board_at;
 };
 
 /* Collective, as every call of this file. `deferred`: with an asynchronous pipeline messages may lag; false
@@ -35,12 +41,16 @@ zr_result zr_messages_open(struct zr_messages *out, const struct zr_train_config
 void zr_messages_close(struct zr_messages *messages); /* allowed for a struct of zeros */
 /* Sends a step's message. */
 zr_result zr_messages_send(struct zr_messages *messages, const struct zr_message *mine);
-/* Whether the next message is complete, or, `ends`, must be waited for because no step follows. */
+/* Whether the next message is complete, or, `ends`, must be waited for because no step follows; with a board
+ * `ends` has no effect. */
 bool zr_messages_is_due(const struct zr_messages *messages, bool ends);
 /* Combines the messages of all ranks of the earliest step that was not taken: the mean loss, summed in rank
  * order, the strongest request, and the refusals of the first rank with any. Bit-identical on all ranks.
  * Errors of zr_comm_wait(). */
 zr_result zr_messages_take(struct zr_messages *messages, struct zr_message *out);
+
+/* Reads the losses that this rank has sent, of the first `count` messages. Requires a board; local. */
+zr_result zr_messages_own_losses(const struct zr_messages *messages, size_t count, double *out);
 
 /* Sends a message and waits for all. Not between a message and its zr_messages_take(). */
 zr_result zr_messages_exchange(struct zr_messages *messages, const struct zr_message *mine,

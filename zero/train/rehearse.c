@@ -104,6 +104,8 @@ static zr_result rehearse(const struct zr_train_config *config, const struct zr_
         result = zr_report_plan(config, plan.elements, reports, config->world);
     if (result == ZR_OK)
         result = zr_report_stages(config, reports, host_arena);
+    if (result == ZR_OK)
+        result = zr_report_servers(config, host_arena);
     if (result == ZR_OK && found)
         result = zr_report_found(config, found);
     if (result == ZR_OK)

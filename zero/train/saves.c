@@ -12,6 +12,7 @@
 #include "zero/train/report/terminal.h"
 #include "zero/train/settings/flags.h"
 #include "zero/train/settings/args.h"
+#include "zero/train/servers/servers.h"
 
 /* The library and GPU of matrix products; "": no choice of library. */
 static const char *products_of(const struct zr_saves *saves)
@@ -44,12 +45,14 @@ static struct zr_checkpoint_course course_of(const struct zr_saves *saves, uint6
 static struct zr_checkpoint checkpoint_of(const struct zr_saves *saves, const char *folder, uint64_t step)
 {
     const struct zr_train_config *config = saves->rank->config;
+    const bool served = saves->rank->served != NULL; /* a worker saves and loads the model by itself */
     return (struct zr_checkpoint){.folder = folder,
                                   .engine = saves->rank->state.engine,
-                                  .comm = saves->rank->comm,
+                                  .comm = served ? saves->rank->mesh.group : saves->rank->comm,
                                   .group_comm = saves->rank->mesh.group,
-                                  .group = saves->rank->place.group,
-                                  .groups = config->groups,
+                                  .group = served ? 0 : saves->rank->place.group,
+                                  .groups = served ? 1 : config->groups,
+                                  .workers = served ? config->world : 0,
                                   .shape = saves->rank->state.transformer.shape,
                                   .seed = config->seed,
                                   .stage = config->stage,
@@ -92,7 +95,8 @@ zr_result zr_saves_save(struct zr_saves *saves, uint64_t step)
     if (saves->by_clock && !zr_flag_given(saves->rank->config, "keep"))
         checkpoint.replaced = saves->clock_step;
     zr_local_busy(saves->rank->local, saves->rank->rank, true);
-    result = zr_checkpoint_save(&checkpoint, step);
+    result = saves->rank->served ? zr_served_save(saves->rank, &checkpoint, step)
+                                 : zr_checkpoint_save(&checkpoint, step);
     zr_local_busy(saves->rank->local, saves->rank->rank, false);
     if (result != ZR_OK)
         return result;
@@ -388,10 +392,10 @@ zr_result zr_saves_resume(struct zr_saves *saves)
         zr_say("%s also has step %" PRIu64
                ", which is incomplete: its manifest.json is missing; it was skipped",
                saves->source, origin.passed_over);
-    if (origin.groups > 0 && origin.groups != saves->rank->config->groups)
+    if (origin.groups > 0 && origin.groups != checkpoint.groups)
         zr_say(
             "the checkpoint has %u groups, this run has %u: group g continues with the state of group g modulo %u",
-            origin.groups, saves->rank->config->groups, origin.groups);
+            origin.groups, checkpoint.groups, origin.groups);
     say_other_batches(saves, &origin);
     say_other_data(saves, &origin.course);
     say_other_dropout(saves, &origin.course);

@@ -15,7 +15,7 @@
 const char *zr_rank_kept_words(const struct zr_train_config *config)
 {
     const struct zr_pipeline pipeline = zr_stages_pipeline(&config->stages, NULL);
-    if (config->max_restarts == 0)
+    if (config->max_restarts == 0 || config->comm == ZR_TRAIN_COMM_PS)
         return "";
     bool compresses = false;
     for (unsigned i = 0; i < ZR_COMPRESSED_KINDS; i++)
@@ -37,25 +37,24 @@ const char *zr_rank_kept_words(const struct zr_train_config *config)
                                            : NULL;
 }
 
-static zr_result take(void *state, const struct zr_kept_request *request, void **out)
+zr_result zr_rank_kept_tensor(void *keep, const struct zr_kept_request *request, void **out)
 {
-    struct zr_rank *rank = state;
     struct zr_keep_tensor_info info;
     uint32_t tensor;
-    zr_result result = zr_keep_tensor_find(rank->keep, request->name, &tensor);
+    zr_result result = zr_keep_tensor_find(keep, request->name, &tensor);
     if (result == ZR_ERR_FOREIGN)
-        result = zr_keep_tensor_create(rank->keep,
+        result = zr_keep_tensor_create(keep,
                                        &(struct zr_keep_tensor){.name = request->name,
                                                                 .bytes = request->bytes,
                                                                 .tag = request->tag,
                                                                 .mode = ZR_KEEP_IN_PLACE},
                                        &tensor);
     if (result == ZR_OK)
-        result = zr_keep_tensor_get(rank->keep, tensor, &info);
+        result = zr_keep_tensor_get(keep, tensor, &info);
     if (result == ZR_OK && info.bytes != request->bytes)
         result = zr_fail(ZR_ERR_CORRUPT, "kept memory %s has %zu bytes; this run needs %zu", request->name,
                          info.bytes, request->bytes);
-    return result == ZR_OK ? zr_keep_write(rank->keep, tensor, out) : result;
+    return result == ZR_OK ? zr_keep_write(keep, tensor, out) : result;
 }
 
 zr_result zr_rank_kept_begin(struct zr_rank *rank)
@@ -126,7 +125,7 @@ zr_result zr_rank_kept_open(struct zr_rank *rank)
                                                    .granule_bytes = 2 * MIB});
     if (result == ZR_OK)
         result = zr_keep_begin(rank->keep, NULL);
-    rank->kept = (struct zr_kept_memory){take, rank};
+    rank->kept = (struct zr_kept_memory){zr_rank_kept_tensor, rank->keep};
     return result == ZR_OK && rank->windows ? open_windows(rank, token) : result;
 }
 
@@ -143,8 +142,9 @@ void zr_rank_kept_close(struct zr_rank *rank)
 zr_result zr_rank_kept_take(struct zr_rank *rank, const char *name, size_t bytes, void **out)
 {
     *out = NULL;
-    return rank->keep && bytes > 0 ? take(rank, &(struct zr_kept_request){name, ZR_TAG_OTHER, bytes}, out)
-                                   : ZR_OK;
+    return rank->keep && bytes > 0
+               ? zr_rank_kept_tensor(rank->keep, &(struct zr_kept_request){name, ZR_TAG_OTHER, bytes}, out)
+               : ZR_OK;
 }
 
 void zr_rank_kept_add(const struct zr_rank *rank, struct zr_arena_stats *stats)

@@ -26,6 +26,8 @@ void zr_rank_kept_close(struct zr_rank *rank);
  * belongs to the segment. ZR_ERR_CORRUPT: the earlier process had another size. ZR_ERR_MEMORY: the segment is
  * full. */
 zr_result zr_rank_kept_take(struct zr_rank *rank, const char *name, size_t bytes, void **out);
+/* The function of a struct zr_kept_memory whose state is a segment that the caller writes. */
+zr_result zr_rank_kept_tensor(void *keep, const struct zr_kept_request *request, void **out);
 /* Adds the segment's memory, which the byte plan contains, to the bytes of the rank's arena. No effect
  * without kept memory. */
 void zr_rank_kept_add(const struct zr_rank *rank, struct zr_arena_stats *stats);

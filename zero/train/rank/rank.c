@@ -13,6 +13,7 @@
 #include "zero/train/rank/rank_plan.h"
 #include "zero/train/settings/offload.h"
 #include "zero/train/rank/spill.h"
+#include "zero/train/servers/servers.h"
 #include "zero/train/report/terminal.h"
 
 #define MIB ((size_t)1 << 20)
@@ -153,6 +154,8 @@ static zr_result open_peers(struct zr_rank *rank)
         result = zr_report_plan(config, rank->plan.elements, rank->reports, config->world);
     if (result == ZR_OK && reports)
         result = zr_report_stages(config, rank->reports, rank->host_arena);
+    if (result == ZR_OK && reports)
+        result = zr_report_servers(config, rank->host_arena);
     if (result == ZR_OK && rank->rank == 0)
         result = zr_rank_time_plan(&rank->timeline, config, rank->host_arena);
     return result;
@@ -250,6 +253,7 @@ zr_result zr_rank_open(struct zr_rank *out, const struct zr_train_config *config
     enum zr_isa isa = ZR_ISA_PLAIN;
     struct zr_checkpoint_policy checkpoints = config->checkpoints;
     struct zr_data_options data = zr_rank_data_options(config);
+    struct zr_servers servers = {.on = false};
     zr_result result;
 
     memset(out, 0, sizeof *out);
@@ -276,6 +280,8 @@ zr_result zr_rank_open(struct zr_rank *out, const struct zr_train_config *config
         result = zr_rank_check_addresses_left(out);
     if (result == ZR_OK)
         result = zr_rank_kept_open(out);
+    if (result == ZR_OK)
+        result = zr_served_open(out, &servers);
     checkpoints.host = config->checkpoint_offload ? out->host_tier : NULL;
     if (result == ZR_OK)
         result = zr_trainer_state_open(
@@ -299,6 +305,7 @@ zr_result zr_rank_open(struct zr_rank *out, const struct zr_train_config *config
                                                .measures_squares = config->noise_decay > 0,
                                                .kept = out->keep ? &out->kept : NULL,
                                                .outer = config->outer,
+                                               .servers = servers,
                                                .precision = zr_train_precision(config),
                                                .loss_scaling = config->loss_scaling,
                                                .seed = config->seed,
@@ -320,6 +327,7 @@ zr_result zr_rank_close(struct zr_rank *rank)
 
     zr_spill_close(rank);
     zr_trainer_state_close(&rank->state);
+    zr_served_close(rank);
     zr_rank_kept_close(rank);
     zr_thread_pool_destroy(rank->pool);
     zr_data_close(&rank->data);

@@ -160,6 +160,10 @@ static void print_model(struct zr_text_page *page, const struct zr_train_config 
                       config->compress_check, config->compress_tolerance);
     if (config->outer.period > 0)
         print_groups(page, config);
+    if (config->comm == ZR_TRAIN_COMM_PS)
+        zr_text_print(&page->text, "the ranks are workers of %u parameter %s: --ps %s, --staleness %s\n",
+                      config->servers, config->servers == 1 ? "server" : "servers", config->ps,
+                      config->staleness);
     if (config->delayed_update)
         zr_text_print(&page->text,
                       "delayed update: a step computes without the gradients of the step before it, so "

@@ -86,6 +86,8 @@ struct zr_training_report {
     bool all_skipped;             /* fp16: all steps were skipped, so no update ran or took memory */
     const double *loss;           /* [steps_count], mean over ranks */
     const double *step_seconds;
+    const double
+        *worker_loss;         /* [steps_count] of rank 0, if workers do not wait for one another; else NULL */
     double tokens_per_second; /* over all steps except the first two, if there are more */
     double seconds;           /* the whole run */
     bool validated;
@@ -93,7 +95,8 @@ struct zr_training_report {
     const struct zr_timeline *timeline; /* of the plan; NULL: none */
     struct zr_loss_scale scaling;       /* fp16 only; scale 0: none */
     struct zr_compression_check compression;
-    const char *sample; /* printable text, or NULL */
+    const struct zr_served_report *served; /* of --comm ps; NULL: none */
+    const char *sample;                    /* printable text, or NULL */
     size_t sample_bytes;
 };
 
@@ -105,6 +108,12 @@ zr_result zr_report_plan(const struct zr_train_config *config, uint64_t paramete
 /* Prints the pipeline stages and their plans; nothing without a pipeline. */
 zr_result zr_report_stages(const struct zr_train_config *config, const struct zr_rank_report *ranks,
                            zr_arena *host_arena);
+/* Prints the byte plan of parameter servers; nothing without --comm ps. */
+zr_result zr_report_servers(const struct zr_train_config *config, zr_arena *host_arena);
+/* The servers for --json: `run` NULL: the plan only. NULL: no memory. */
+struct zr_served_report;
+json_t *zr_report_servers_json(const struct zr_train_config *config, const struct zr_served_report *run,
+                               zr_arena *host_arena);
 /* The stages for --json: an array by pipeline rank. */
 json_t *zr_report_stages_json(const struct zr_train_config *config, const struct zr_rank_report *ranks,
                               const struct zr_timeline *timeline, zr_arena *host_arena);

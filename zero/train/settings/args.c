@@ -576,6 +576,11 @@ int zr_args_parse(struct zr_train_config *out, int argc, char **argv)
     code = count_epoch_steps(out);
     if (code >= 0)
         return code;
+    message = zr_servers_resolve(out);
+    if (message) {
+        zr_say("%s", message);
+        return ZR_EXIT_USAGE;
+    }
     resolve(out);
     code = zr_args_together(out);
     if (code < 0)

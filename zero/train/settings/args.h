@@ -11,6 +11,7 @@
 #include "zero/launch/start.h"
 #include "zero/model/transformer.h"
 #include "zero/plan/plan.h"
+#include "zero/ps/zr_ps.h"
 #include "zero/train/token_files.h"
 
 #define ZR_TRAIN_PATH_ROOM 4096
@@ -43,6 +44,8 @@ enum zr_train_backend { ZR_TRAIN_HOST = 0, ZR_TRAIN_SIM, ZR_TRAIN_CUDA };
 
 /* --comm nccl: NCCL moves tensors; host messages use the launcher's transport. */
 enum { ZR_TRAIN_COMM_NCCL = ZR_CARRIER_TCP + 1 };
+/* --comm ps: ranks are workers of parameter servers, see servers/servers.h; their own messages are local. */
+enum { ZR_TRAIN_COMM_PS = ZR_TRAIN_COMM_NCCL + 1 };
 
 enum zr_rate_kind {
     ZR_RATE_COSINE = 0,
@@ -59,6 +62,7 @@ enum zr_rate_kind {
 
 enum { ZR_STAGE_AUTO = 4 };  /* --stage auto until zr_resolve_stage() */
 enum { ZR_RATIO_AUTO = -1 }; /* --offload-ratio auto until zr_resolve_offload_ratio() */
+enum { ZR_TRAIN_SLEEPS_MAX = 16 };
 enum { ZR_FLAGS_MAX = 192 }; /* capacity of the table of options */
 
 /* Properties of the tiers, measured before the ranks exist. */
@@ -114,19 +118,27 @@ struct zr_train_config {
     uint64_t passes; /* --epochs: sets `steps`; 0: not given */
     uint64_t seed;
     unsigned world;                       /* number of ranks: --ranks, or --world-size of a --dry-run */
-    unsigned comm;                        /* enum zr_comm_carrier, or ZR_TRAIN_COMM_NCCL */
+    unsigned comm;                        /* enum zr_comm_carrier, or ZR_TRAIN_COMM_NCCL or _PS */
     bool by_mpi;                          /* MPI carries the messages, or the host messages of NCCL */
     char rendezvous[256];                 /* --rendezvous; "": the ranks are forked here */
     char secret_file[ZR_TRAIN_PATH_ROOM]; /* --secret-file; "": ZR_SECRET */
     unsigned rank;                        /* --rank */
     unsigned tcp_streams;
-    double heartbeat;      /* seconds */
-    bool deterministic;    /* NCCL sums in rank order */
-    unsigned comm_timeout; /* seconds */
-    unsigned max_restarts; /* of killed ranks */
-    struct zr_start start; /* launcher of the ranks */
-    unsigned ranks_here;   /* ranks on this machine */
-    unsigned groups;       /* --groups: each has a mesh of world / groups ranks */
+    double heartbeat;                  /* seconds */
+    bool deterministic;                /* NCCL sums in rank order */
+    unsigned comm_timeout;             /* seconds */
+    unsigned max_restarts;             /* of killed ranks */
+    struct zr_start start;             /* launcher of the ranks */
+    unsigned ranks_here;               /* ranks on this machine */
+    unsigned groups;                   /* --groups: each has a mesh of world / groups ranks */
+    unsigned servers, replicas;        /* of --comm ps */
+    char ps[32], staleness[32];        /* --ps and --staleness; "": sync, none */
+    struct zr_ps_timing timing;        /* of them */
+    struct zr_ps_staleness correction; /* likewise */
+    char worker_sleep[256];            /* --worker-sleep, and its numbers */
+    uint64_t worker_sleeps[ZR_TRAIN_SLEEPS_MAX];
+    unsigned worker_sleeps_count;
+    const struct zr_served_run *served; /* with --comm ps, from zr_served_start() on */
     struct zr_outer outer; /* --outer and its options; comm is NULL, mix below 0 until resolved */
     unsigned stage;
     unsigned micro_batches;            /* per step, at least 1 */
@@ -237,7 +249,14 @@ static inline struct zr_mesh_shape zr_train_mesh(const struct zr_train_config *c
                                   .tensor = tensor,
                                   .pipeline = pipeline,
                                   .context = context,
-                                  .groups = config->groups};
+                                  .groups = config->groups,
+                                  .apart = config->comm == ZR_TRAIN_COMM_PS};
+}
+
+/* Whether workers of parameter servers do not wait for one another in each step. */
+static inline bool zr_train_is_free(const struct zr_train_config *config)
+{
+    return config->comm == ZR_TRAIN_COMM_PS && config->timing.kind != ZR_PS_SYNC;
 }
 
 /* Number of ranks with different batches, of all groups: a step has this many times a rank's sequences. */
@@ -259,6 +278,11 @@ static inline enum zr_keeps zr_train_keeps(const struct zr_train_config *config)
            : config->optimizer.average_decay > 0 ? ZR_KEEPS_AVERAGE
                                                  : ZR_KEEPS_NOTHING;
 }
+
+/* settings/servers.c: reads --ps, --staleness and --worker-sleep, and sets the defaults of --comm ps. Returns
+ * NULL, or a message / the message about what --comm ps requires or excludes; NULL: none. */
+const char *zr_servers_resolve(struct zr_train_config *config);
+const char *zr_servers_conflict(const struct zr_train_config *config);
 
 /* Number of ranks of a group that ZeRO divides state among. */
 static inline unsigned zr_train_shards(const struct zr_train_config *config)

@@ -69,7 +69,7 @@ static zr_result probe_folder(struct zr_tiers_found *out, struct zr_folder_found
                               const struct zr_train_config *config, const char *path, zr_arena *host_arena)
 {
     struct zr_nvme_probe probe;
-    const struct zr_nvme_folder folder = {path, config->force};
+    const struct zr_nvme_folder folder = {.path = path, .force = config->force};
     zr_result result = zr_nvme_probe_folder(&folder, &probe);
     if (result != ZR_OK)
         return result;
@@ -258,7 +258,8 @@ static zr_result check_folder(const struct zr_train_config *config, struct folde
     char number[2][ZR_NUMBER_ROOM];
     struct zr_nvme_probe probe;
     uint64_t all_bytes = of_ranks_here(config, rank_bytes);
-    zr_result result = zr_nvme_probe_folder(&(struct zr_nvme_folder){folder.path, config->force}, &probe);
+    zr_result result =
+        zr_nvme_probe_folder(&(struct zr_nvme_folder){.path = folder.path, .force = config->force}, &probe);
     if (result != ZR_OK || all_bytes <= probe.free_bytes)
         return result;
     return zr_fail(
@@ -300,7 +301,7 @@ zr_result zr_offload_check_space(const struct zr_train_config *config, const str
 bool zr_offload_has_ample_space(const struct zr_train_config *config, const struct zr_byte_plan *plan)
 {
     struct zr_nvme_probe probe;
-    const struct zr_nvme_folder folder = {optimizer_folder(config).path, config->force};
+    const struct zr_nvme_folder folder = {.path = optimizer_folder(config).path, .force = config->force};
     return zr_nvme_probe_folder(&folder, &probe) == ZR_OK &&
            of_ranks_here(config, plan->nvme_bytes) <= probe.free_bytes / 2;
 }

@@ -242,8 +242,8 @@ static const char *noise_conflict(const struct zr_train_config *config)
 static const char *restart_conflict(const struct zr_train_config *config)
 {
     return config->max_restarts == 0 ? NULL
-           : config->by_mpi || config->comm != ZR_CARRIER_LOCAL
-               ? "--max-restarts requires --comm local: the other transports do not replace a lost rank"
+           : config->by_mpi || (config->comm != ZR_CARRIER_LOCAL && config->comm != ZR_TRAIN_COMM_PS)
+               ? "--max-restarts requires --comm local or ps: the other transports do not replace a lost rank"
            : config->start.kind != ZR_START_FORK
                ? "--max-restarts requires ranks that zr-train forks, with --ranks; torchrun and srun restart ranks "
                  "by themselves"
@@ -354,6 +354,8 @@ static const char *option_conflict(const struct zr_train_config *config)
         return outer_conflict(config);
     if (noise_conflict(config))
         return noise_conflict(config);
+    if (zr_servers_conflict(config))
+        return zr_servers_conflict(config);
     if (tcp_conflict(config))
         return tcp_conflict(config);
     if (config->tolerance > 0 && !config->prove)

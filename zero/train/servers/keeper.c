@@ -1,0 +1,149 @@
+/* keeper.c: the process that starts and watches parameter servers. See servers.h. */
+#include "zero/train/servers/servers.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "alloc/base/error.h"
+#include "alloc/keep/holder.h"
+#include "zero/train/report/terminal.h"
+#include "zero/train/settings/args.h"
+
+enum { LOOK_MS = 20 };
+
+struct keeper {
+    const struct zr_train_config *config;
+    int door[2];
+    struct zr_kept_holder holder;
+    pid_t servers[2 * ZR_PS_SERVERS_MAX]; /* 0: it has ended */
+    unsigned alive, restarts;
+    bool lost[ZR_PS_SERVERS_MAX]; /* a server or its replica */
+};
+
+/* A socket that any process has open accepts connections to a server that has died. */
+static void close_listeners(const struct zr_served_run *run, unsigned except)
+{
+    for (unsigned s = 0; s < run->count; s++)
+        if (s != except)
+            close(run->listeners[s]);
+}
+
+static void fork_server(struct keeper *keeper, unsigned number)
+{
+    pid_t pid = fork();
+    if (pid == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        close(keeper->door[0]);
+        close_listeners(keeper->config->served, number);
+        zr_holding_set_door(keeper->door[1]);
+        _exit(zr_server_main(keeper->config, number));
+    }
+    keeper->servers[number] = pid > 0 ? pid : 0;
+    keeper->alive += pid > 0;
+    if (pid < 0)
+        zr_say("cannot fork server %u (error %d): raise `ulimit -u` or the cgroup's pids.max", number, errno);
+}
+
+/* A server has ended before its workers have left: it is replaced, up to --max-restarts, or its replica
+ * continues; else the run ends. */
+static void lose(struct keeper *keeper, unsigned number, int status)
+{
+    const struct zr_train_config *config = keeper->config;
+    const bool again = WIFSIGNALED(status) && !config->replicas && keeper->restarts < config->max_restarts,
+               spare = config->replicas && !keeper->lost[number % config->servers];
+    keeper->lost[number % config->servers] = true;
+    if (WIFSIGNALED(status))
+        zr_say("server %u was killed by signal %d%s", number, WTERMSIG(status),
+               again                       ? "; a successor continues with its memory"
+               : spare                     ? "; its other copy continues"
+               : config->max_restarts == 0 ? "; the run ends: --max-restarts N replaces servers"
+                                           : "; the run ends");
+    keeper->restarts += again;
+    if (again)
+        fork_server(keeper, number);
+    else if (!spare)
+        kill(getppid(), SIGQUIT);
+}
+
+static void reap(struct keeper *keeper)
+{
+    for (unsigned s = 0; s < keeper->config->served->count; s++) {
+        int status;
+        if (keeper->servers[s] == 0 || waitpid(keeper->servers[s], &status, WNOHANG) <= 0)
+            continue;
+        keeper->servers[s] = 0;
+        keeper->alive--;
+        if (!WIFEXITED(status) || WEXITSTATUS(status) != ZR_EXIT_OK)
+            lose(keeper, s, status);
+    }
+}
+
+/* Signals of the run go to the launcher, which ends the workers first. */
+static int keep(const struct zr_train_config *config)
+{
+    static const int ignored[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGPIPE};
+    struct keeper keeper = {.config = config};
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    for (size_t i = 0; i < sizeof ignored / sizeof *ignored; i++)
+        signal(ignored[i], SIG_IGN);
+    if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, keeper.door) != 0) {
+        zr_say("no file descriptor is left for servers: raise `ulimit -n`");
+        return ZR_EXIT_MEMORY;
+    }
+    zr_kept_holder_init(&keeper.holder);
+    for (unsigned s = 0; s < config->served->count; s++)
+        fork_server(&keeper, s);
+    if (config->replicas) /* else successors accept */
+        close_listeners(config->served, config->served->count);
+    while (keeper.alive > 0) {
+        poll(&(struct pollfd){.fd = keeper.door[0], .events = POLLIN}, 1, LOOK_MS);
+        zr_kept_holder_serve(&keeper.holder, keeper.door[0]);
+        reap(&keeper);
+    }
+    zr_kept_holder_fini(&keeper.holder);
+    return ZR_EXIT_OK;
+}
+
+zr_result zr_served_start(struct zr_served_run *out, struct zr_train_config *config)
+{
+    const char *folder = getenv("TMPDIR");
+    char address[ZR_PS_ADDRESS_BYTES];
+    *out = (struct zr_served_run){.count = config->servers * (1 + config->replicas)};
+    folder = folder && folder[0] ? folder : "/tmp";
+    zr_result result = zr_file_create_nameless(&out->board, folder);
+    if (result == ZR_OK)
+        result = zr_file_resize(&out->board, zr_served_messages_at(out));
+    for (unsigned s = 0; s < out->count && result == ZR_OK; s++) {
+        snprintf(address, sizeof address, "unix:%.200s/zr-server-%d-%u", folder, (int)getpid(), s);
+        result = zr_ps_listen(&out->listeners[s], address, out->addresses[s]);
+    }
+    if (result != ZR_OK)
+        return result;
+    config->served = out;
+    out->keeper = fork();
+    if (out->keeper == 0)
+        _exit(keep(config));
+    close_listeners(out, out->count);
+    return out->keeper > 0
+               ? ZR_OK
+               : zr_fail(ZR_ERR_HOST_MEMORY, "cannot fork the keeper of servers (error %d)", errno);
+}
+
+void zr_served_stop(struct zr_served_run *run, bool kills)
+{
+    int status;
+    if (kills && run->keeper > 0)
+        kill(run->keeper, SIGKILL); /* its servers end with it */
+    while (run->keeper > 0 && waitpid(run->keeper, &status, 0) < 0 && errno == EINTR)
+        ;
+    for (unsigned s = 0; s < run->count && run->addresses[s][0]; s++)
+        zr_path_unlink(run->addresses[s] + sizeof "unix:" - 1);
+    zr_file_close(&run->board);
+}

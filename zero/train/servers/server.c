@@ -1,0 +1,152 @@
+/* server.c: the process of a parameter server. See servers.h. */
+#include "zero/train/servers/servers.h"
+
+#include <stdio.h>
+#include <unistd.h>
+
+#include "alloc/base/error.h"
+#include "zero/comm/take.h"
+#include "zero/train/rank/kept.h"
+#include "zero/train/rank/rank_plan.h"
+#include "zero/train/report/terminal.h"
+#include "zero/train/settings/args.h"
+
+#define MIB ((size_t)1 << 20)
+
+/* What a server process owns. */
+struct server {
+    struct zr_rank records; /* its backend and host_arena */
+    struct zr_served_tables tables;
+    zr_arena *arena;
+    const struct zr_kernels *kernels;
+    struct zr_kernel_context context;
+    bool context_open;
+    zr_keep *keep;
+    struct zr_kept_memory kept;
+    zr_ps_server *server;
+    struct zr_server_bytes bytes;
+};
+
+static zr_result open_kept(struct server *server, unsigned number)
+{
+    const struct zr_ps_bytes *plan = &server->bytes.planned;
+    char name[ZR_KEEP_NAME_BYTES];
+    snprintf(name, sizeof name, "server-%u", number);
+    const struct zr_keep_name segment = {name,
+                                         (uint64_t)getppid()}; /* the keeper, the same for a successor */
+    zr_result result = zr_keep_open(&server->keep, &segment, ZR_KEEP_WRITE);
+    if (result == ZR_ERR_FOREIGN)
+        result = zr_keep_create(
+            &server->keep,
+            &(struct zr_keep_options){.name = name,
+                                      .token = segment.token,
+                                      .bytes = 2 * (plan->master + plan->optimizer + plan->gradients +
+                                                    plan->messages + plan->log + plan->records) +
+                                               64 * MIB,
+                                      .granule_bytes = 2 * MIB});
+    if (result == ZR_OK)
+        result = zr_keep_begin(server->keep, NULL);
+    server->kept = (struct zr_kept_memory){zr_rank_kept_tensor, server->keep};
+    return result;
+}
+
+static zr_result open_kernels(struct server *server, const struct zr_train_config *config)
+{
+    const struct zr_kernel_limits limits = {.threads = 1};
+    enum zr_isa isa;
+    zr_result result = zr_rank_choose_isa(&isa);
+    if (result != ZR_OK)
+        return result;
+    server->kernels = zr_kernels_cpu(isa);
+    server->context =
+        (struct zr_kernel_context){.parallel = {.threads = 1},
+                                   .isa = isa,
+                                   .precision = zr_train_precision(config),
+                                   .workspace_bytes = server->kernels->workspace_bytes(&limits, isa)};
+    result = zr_take(server->arena, ZR_TAG_WORKSPACE, server->context.workspace_bytes, 1,
+                     &server->context.workspace);
+    if (result == ZR_OK)
+        result = server->kernels->open(&server->context);
+    server->context_open = result == ZR_OK;
+    return result;
+}
+
+static zr_result open_server(struct server *server, const struct zr_train_config *config, unsigned number)
+{
+    const struct zr_served_run *run = config->served;
+    const bool is_replica = number >= config->servers;
+    const unsigned place = is_replica ? number - config->servers : number;
+    zr_result result = zr_rank_open_records(&server->records, config);
+    if (result == ZR_OK)
+        result = zr_served_tables_make(&server->tables, config, server->records.host_arena);
+    if (result == ZR_OK)
+        result = zr_ps_server_plan(&server->tables.options, place, server->records.host_arena,
+                                   &server->bytes.planned);
+    if (result == ZR_OK)
+        result = zr_arena_create(
+            &server->arena, &(struct zr_arena_options){.backend = server->records.backend, .name = "server"});
+    if (result == ZR_OK)
+        result = open_kernels(server, config);
+    if (result == ZR_OK && !config->replicas)
+        result = open_kept(server, number);
+    return result == ZR_OK ? zr_ps_server_create(&server->server,
+                                                 &(struct zr_ps_server_options){
+                                                     .struct_bytes = sizeof(struct zr_ps_server_options),
+                                                     .common = server->tables.options,
+                                                     .server = place,
+                                                     .listener = run->listeners[number],
+                                                     .arena = server->arena,
+                                                     .kernels = server->kernels,
+                                                     .context = &server->context,
+                                                     .kept = server->keep ? &server->kept : NULL,
+                                                     .replica = config->replicas && !is_replica
+                                                                    ? run->addresses[config->servers + place]
+                                                                    : NULL,
+                                                     .is_replica = is_replica})
+                           : result;
+}
+
+/* Writes what the server has to the board. */
+static zr_result measure(struct server *server, const struct zr_train_config *config, unsigned number)
+{
+    struct zr_arena_stats stats, kept = {0};
+    zr_result result = zr_arena_get_stats(server->arena, &stats);
+    if (result == ZR_OK && server->keep)
+        result = zr_arena_get_stats(zr_keep_arena(server->keep), &kept);
+    for (unsigned tag = 0; tag < ZR_TAG_COUNT && result == ZR_OK; tag++)
+        server->bytes.measured_by_tag_bytes[tag] = stats.live_by_tag_bytes[tag] + kept.live_by_tag_bytes[tag];
+    return result == ZR_OK ? zr_file_write_at(&config->served->board, number * sizeof server->bytes,
+                                              &server->bytes, sizeof server->bytes)
+                           : result;
+}
+
+static zr_result close_server(struct server *server)
+{
+    zr_arena *host_arena = server->records.host_arena;
+    zr_ps_server_destroy(server->server);
+    zr_keep_close(server->keep);
+    if (server->context_open)
+        server->kernels->close(&server->context);
+    zr_drop(server->arena, &server->context.workspace);
+    if (server->arena)
+        zr_arena_destroy(server->arena, NULL);
+    if (host_arena)
+        zr_served_tables_end(&server->tables, host_arena);
+    return zr_rank_close(&server->records);
+}
+
+int zr_server_main(const struct zr_train_config *config, unsigned number)
+{
+    struct server server = {.server = NULL};
+    zr_result result = open_server(&server, config, number);
+    if (result == ZR_OK)
+        result = measure(&server, config, number);
+    if (result == ZR_OK)
+        result = zr_ps_server_run(server.server);
+    if (result != ZR_OK)
+        zr_say("server %u: %s", number, zr_last_error());
+    zr_result closed = close_server(&server);
+    if (closed != ZR_OK)
+        zr_say("server %u: %s", number, zr_last_error());
+    return (int)zr_exit_of(result != ZR_OK ? result : closed);
+}

@@ -1,0 +1,81 @@
+/* servers.h: --comm ps: the parameter servers of a run and its workers.
+ *
+ * Before the ranks exist, zr-train opens the servers' sockets and forks a keeper, which forks the servers,
+ * holds their kept memory and replaces servers that a signal kills. A rank is a worker: its engine pushes
+ * gradients and pulls parameters (struct zr_servers), and a table is a tensor of the model. Worker 0 writes
+ * initial and loaded values and reads what is saved. */
+#ifndef ZR_TRAIN_SERVERS_H
+#define ZR_TRAIN_SERVERS_H
+
+#include "zero/ps/zr_ps.h"
+#include "zero/train/rank/rank.h"
+
+/* ---- Tables (tables.c) --------------------------------------------------------------------------------- */
+
+struct zr_served_tables {
+    struct zr_ps_options options;
+    struct zr_ps_table *tables;    /* [options.tables_count] */
+    unsigned *numbers;             /* [parameters_count]: the table of a tensor; UINT32_MAX: it is frozen */
+    size_t parameters_count, most; /* most: tensors of a unit */
+};
+/* Makes the tables of the model that rank 0 trains. End it also after a failure. */
+zr_result zr_served_tables_make(struct zr_served_tables *out, const struct zr_train_config *config,
+                                zr_arena *host_arena);
+void zr_served_tables_end(struct zr_served_tables *tables, zr_arena *host_arena);
+
+/* ---- Servers (keeper.c, server.c) ---------------------------------------------------------------------- */
+
+/* Bytes of a server: its plan, and what it has when the run ends; zeros: it does not say. */
+struct zr_server_bytes {
+    struct zr_ps_bytes planned;
+    size_t measured_by_tag_bytes[ZR_TAG_COUNT];
+};
+
+/* What main() opens before the ranks exist. */
+struct zr_served_run {
+    unsigned count; /* servers, replicas included: replica s is number servers + s */
+    int listeners[2 * ZR_PS_SERVERS_MAX];
+    char addresses[2 * ZR_PS_SERVERS_MAX][ZR_PS_ADDRESS_BYTES];
+    struct zr_file board; /* [count] of struct zr_server_bytes, then messages of workers; see messages.h */
+    int keeper;           /* process */
+};
+
+/* Opens sockets and board and forks the keeper; config->served is set. Call it with a single thread. */
+zr_result zr_served_start(struct zr_served_run *out, struct zr_train_config *config);
+/* Waits for the servers, which end when all workers have left, or with `kills` ends them. */
+void zr_served_stop(struct zr_served_run *run, bool kills);
+/* The program of a server process. Returns its exit code. */
+int zr_server_main(const struct zr_train_config *config, unsigned number);
+/* Where the messages of workers begin in the board. */
+static inline uint64_t zr_served_messages_at(const struct zr_served_run *run)
+{
+    return run->count * sizeof(struct zr_server_bytes);
+}
+
+/* ---- Workers (worker.c) -------------------------------------------------------------------------------- */
+
+struct zr_served_worker;
+
+/* Connects rank->rank as a worker; *out has the calls of its engine. No effect without --comm ps. */
+zr_result zr_served_open(struct zr_rank *rank, struct zr_servers *out);
+/* Between the engine's creation, or a load, and the first step: worker 0 completes the tables, and pulls of
+ * all workers are answered from then on. `done`: updates that the state has had. */
+zr_result zr_served_begin(struct zr_rank *rank, uint64_t done);
+/* Sets the rate of the pushes of the next step. */
+void zr_served_set_rate(struct zr_rank *rank, float rate);
+/* Saves the servers' state of step `step`: worker 0 reads and writes it. Collective, with the same result on
+ * every worker; between steps of all workers. */
+struct zr_checkpoint;
+zr_result zr_served_save(struct zr_rank *rank, const struct zr_checkpoint *checkpoint, uint64_t step);
+/* Leaves the run, so that servers end. After the last save. */
+zr_result zr_served_leave(struct zr_rank *rank);
+void zr_served_close(struct zr_rank *rank);
+
+/* Numbers of a run for its report, read by worker 0 before it leaves. */
+struct zr_served_report {
+    struct zr_ps_state state;
+    uint64_t version; /* updates of the first table */
+};
+zr_result zr_served_report(struct zr_rank *rank, struct zr_served_report *out);
+
+#endif

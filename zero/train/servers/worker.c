@@ -1,0 +1,202 @@
+/* worker.c: a rank as a worker of parameter servers: the calls of its engine. See servers.h. */
+#include "zero/train/servers/servers.h"
+
+#include <string.h>
+#include <time.h>
+
+#include "alloc/base/error.h"
+#include "zero/checkpoint/checkpoint.h"
+#include "zero/comm/take.h"
+#include "zero/engine/update.h"
+#include "zero/train/settings/args.h"
+
+struct zr_served_worker {
+    struct zr_rank *rank;
+    struct zr_served_tables tables;
+    struct zr_ps_item *items; /* [tables.most] */
+    zr_ps_worker *worker;
+    float rate;
+    bool begun, completes; /* pulls are answered / worker 0 writes values for the last time */
+    uint64_t done;         /* updates that completed tables have had */
+    bool left;
+};
+
+static struct zr_ps_batch batch_of(struct zr_served_worker *own, const struct zr_server_tensors *of)
+{
+    for (size_t i = 0; i < of->count; i++)
+        own->items[i] = (struct zr_ps_item){.table = own->tables.numbers[of->tensors[i].parameter],
+                                            .count = of->tensors[i].elements,
+                                            .values = of->tensors[i].values.at};
+    return (struct zr_ps_batch){own->items, (unsigned)of->count};
+}
+
+static zr_result pull(void *state, const struct zr_server_tensors *to)
+{
+    struct zr_served_worker *own = state;
+    const struct zr_ps_batch batch = batch_of(own, to);
+    return zr_ps_pull(own->worker, &batch);
+}
+
+static zr_result push(void *state, const struct zr_server_tensors *from)
+{
+    struct zr_served_worker *own = state;
+    return zr_ps_push(own->worker, &(struct zr_ps_push){.batch = batch_of(own, from), .rate = own->rate});
+}
+
+/* --worker-sleep: the milliseconds of this worker, the last number for all further workers. */
+static uint64_t sleep_of(const struct zr_served_worker *own)
+{
+    const struct zr_train_config *config = own->rank->config;
+    const unsigned last = config->worker_sleeps_count;
+    return last == 0 ? 0 : config->worker_sleeps[own->rank->rank < last ? own->rank->rank : last - 1];
+}
+
+static zr_result end_step(void *state, float rate)
+{
+    struct zr_served_worker *own = state;
+    const uint64_t sleeps_ms = sleep_of(own);
+    (void)rate; /* the pushes had it */
+    if (sleeps_ms > 0)
+        nanosleep(&(struct timespec){.tv_sec = (time_t)(sleeps_ms / 1000),
+                                     .tv_nsec = (long)(sleeps_ms % 1000 * 1000000)},
+                  NULL);
+    return zr_ps_end_step(own->worker);
+}
+
+static unsigned content_of(unsigned kind)
+{
+    return kind == 0 ? ZR_PS_MASTER : ZR_PS_SLOT + kind - 1;
+}
+
+/* Before the first step only worker 0 has values; those of the others are replaced by their first pulls. */
+static zr_result read_state(void *state, unsigned kind, const struct zr_server_tensors *to)
+{
+    struct zr_served_worker *own = state;
+    const struct zr_ps_batch batch = batch_of(own, to);
+    if (own->begun || own->rank->rank == 0)
+        return zr_ps_read(own->worker, content_of(kind), &batch);
+    for (size_t i = 0; i < to->count; i++)
+        memset(to->tensors[i].values.at, 0, to->tensors[i].elements * sizeof(float));
+    return ZR_OK;
+}
+
+static zr_result write_state(void *state, unsigned kind, const struct zr_server_tensors *from)
+{
+    struct zr_served_worker *own = state;
+    if (own->begun)
+        return zr_fail(ZR_ERR_INVALID,
+                       "the servers' parameters cannot be written after the first step has begun");
+    if (own->rank->rank != 0)
+        return ZR_OK;
+    const bool last = kind == zr_optimizer_of(own->rank->config->optimizer.kind)->slots_count;
+    return zr_ps_fill(own->worker, &(struct zr_ps_filling){.batch = batch_of(own, from),
+                                                           .content = content_of(kind),
+                                                           .done = own->completes && last,
+                                                           .updates = own->done});
+}
+
+zr_result zr_served_open(struct zr_rank *rank, struct zr_servers *out)
+{
+    const struct zr_train_config *config = rank->config;
+    const struct zr_served_run *run = config->served;
+    const char *addresses[2 * ZR_PS_SERVERS_MAX];
+    struct zr_served_worker *own;
+    *out = (struct zr_servers){.on = false};
+    if (config->comm != ZR_TRAIN_COMM_PS || config->command != ZR_COMMAND_TRAIN)
+        return ZR_OK;
+    zr_result result = zr_take(rank->host_arena, ZR_TAG_OTHER, 1, sizeof *own, (void **)&own);
+    if (result != ZR_OK)
+        return result;
+    *own = (struct zr_served_worker){.rank = rank};
+    rank->served = own;
+    result = zr_served_tables_make(&own->tables, config, rank->host_arena);
+    if (result == ZR_OK)
+        result = zr_take(rank->host_arena, ZR_TAG_OTHER, own->tables.most, sizeof *own->items,
+                         (void **)&own->items);
+    for (unsigned i = 0; i < run->count; i++)
+        addresses[i] = run->addresses[i];
+    if (result == ZR_OK)
+        result = zr_ps_worker_create(
+            &own->worker,
+            &(struct zr_ps_worker_options){.struct_bytes = sizeof(struct zr_ps_worker_options),
+                                           .common = own->tables.options,
+                                           .worker = rank->rank,
+                                           .addresses = addresses,
+                                           .replicas = config->replicas ? addresses + config->servers : NULL,
+                                           .arena = rank->host_arena,
+                                           .timeout_ns = config->comm_timeout * UINT64_C(1000000000)});
+    *out = (struct zr_servers){true, own, pull, push, end_step, read_state, write_state};
+    return result;
+}
+
+zr_result zr_served_begin(struct zr_rank *rank, uint64_t done)
+{
+    struct zr_served_worker *own = rank->served;
+    struct zr_engine *engine = rank->state.engine;
+    zr_result result = ZR_OK;
+    if (!own)
+        return ZR_OK;
+    own->completes = rank->rank == 0;
+    own->done = done;
+    for (size_t u = 0; own->completes && u < engine->layout.units_count && result == ZR_OK; u++) {
+        struct zr_owned owned;
+        if (zr_engine_is_frozen(engine, u))
+            continue;
+        result = zr_engine_take_owned(engine, u, &owned);
+        zr_result given = zr_engine_give_owned(engine, u, true);
+        result = result == ZR_OK ? given : result;
+    }
+    own->begun = true;
+    return zr_comm_all_status(rank->comm, result);
+}
+
+zr_result zr_served_save(struct zr_rank *rank, const struct zr_checkpoint *checkpoint, uint64_t step)
+{
+    struct zr_served_worker *own = rank->served;
+    zr_result result = ZR_OK;
+    if (rank->rank == 0) {
+        /* The optimizer's corrections count updates, of which a step of free workers has several. */
+        const uint64_t steps = rank->state.engine->steps_done;
+        result = zr_ps_version(own->worker, 0, &rank->state.engine->steps_done);
+        if (result == ZR_OK)
+            result = zr_checkpoint_save(checkpoint, step);
+        rank->state.engine->steps_done = steps;
+    }
+    return zr_comm_all_status(rank->comm, result);
+}
+
+void zr_served_set_rate(struct zr_rank *rank, float rate)
+{
+    if (rank->served)
+        rank->served->rate = rate;
+}
+
+zr_result zr_served_report(struct zr_rank *rank, struct zr_served_report *out)
+{
+    struct zr_served_worker *own = rank->served;
+    *out = (struct zr_served_report){.version = 0};
+    if (!own)
+        return ZR_OK;
+    zr_result result = zr_ps_report(own->worker, &out->state);
+    return result == ZR_OK ? zr_ps_version(own->worker, 0, &out->version) : result;
+}
+
+zr_result zr_served_leave(struct zr_rank *rank)
+{
+    struct zr_served_worker *own = rank->served;
+    if (!own || own->left)
+        return ZR_OK;
+    own->left = true;
+    return zr_ps_leave(own->worker, rank->rank);
+}
+
+void zr_served_close(struct zr_rank *rank)
+{
+    struct zr_served_worker *own = rank->served;
+    if (!own)
+        return;
+    zr_ps_worker_destroy(own->worker);
+    zr_drop(rank->host_arena, &own->items);
+    zr_served_tables_end(&own->tables, rank->host_arena);
+    zr_drop(rank->host_arena, &rank->served);
+}
