@@ -412,7 +412,7 @@ static void body_stopped(struct peer *peer)
     } else {
         exchange(peer, 1);
     }
-    zr_tcp_abort(&peer->transport);
+    zr_tcp_abort(&peer->transport, false);
 }
 
 /* ---- Strangers and hostile ranks ----------------------------------------------------------------------- */
@@ -482,7 +482,7 @@ static void body_hostile(struct peer *peer)
         check(peer, end(peer, &request) == -1 && strstr(peer->transport.why, hostile[hostile_number].words),
               "%s", peer->transport.why);
     }
-    zr_tcp_abort(&peer->transport);
+    zr_tcp_abort(&peer->transport, false);
 }
 
 /* ---- Communicators ------------------------------------------------------------------------------------- */

@@ -95,8 +95,8 @@ struct zr_tcp_peer {
     unsigned small_open;            /* small messages of the peer that have not been credited */
     unsigned small_received;        /* of them, those that a receive has taken */
     unsigned envelopes;             /* announcements of the peer without a receive */
-    bool lost, left, draining;      /* left: the peer has said BYE */
-    uint64_t heard_ns, said_ns;     /* on the transport's clock */
+    bool lost, left, failed, draining; /* left: the peer has said BYE / failed: and that it fails */
+    uint64_t heard_ns, said_ns;        /* on the transport's clock */
     char host[ZR_TCP_HOST_BYTES], why[ZR_TRANSPORT_WHY_BYTES];
 };
 

@@ -73,7 +73,9 @@ static void end_stream(struct zr_tcp *tcp, struct zr_tcp_stream *stream)
         return;
     drain(tcp, peer);
     if (!peer->left) {
-        zr_tcp_lose(tcp, stream->peer, "has closed its connection: the process has ended or has been killed");
+        zr_tcp_lose(tcp, stream->peer,
+                    peer->failed ? "has failed and ends the run"
+                                 : "has closed its connection: the process has ended or has been killed");
         return;
     }
     close_stream(tcp, stream);
