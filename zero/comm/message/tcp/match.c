@@ -598,7 +598,7 @@ bool zr_tcp_take_frame(struct zr_tcp *tcp, struct zr_tcp_stream *stream, const c
     if (frame->kind == 0 || frame->kind >= ZR_TCP_KINDS)
         return false;
     *why = "a frame on the wrong connection";
-    if (first == (frame->kind == ZR_TCP_DATA) || (first && (peer->left || peer->failed)))
+    if (first == (frame->kind == ZR_TCP_DATA) || (first && peer->left))
         return false;
     *why = "a frame with a length or tag out of range";
     if (frame->tag >= ZR_TCP_TAGS || frame->bytes > (frame->kind == ZR_TCP_SMALL  ? ZR_TCP_SMALL_BYTES
@@ -627,6 +627,8 @@ bool zr_tcp_take_frame(struct zr_tcp *tcp, struct zr_tcp_stream *stream, const c
     case ZR_TCP_BYE:
         peer->failed = frame->tag != 0;
         peer->left = !peer->failed;
+        if (peer->failed)
+            zr_tcp_lose(tcp, stream->peer, "has failed and ends the run");
         return true;
     case ZR_TCP_BEAT:
     case ZR_TCP_KINDS:

@@ -148,23 +148,12 @@ void zr_tcp_destroy(struct zr_tcp *tcp)
     zr_backend_destroy(backend);
 }
 
-/* Says to each other rank, as far as its connection takes it, that this rank leaves or fails. */
-static void say_bye(struct zr_tcp *tcp, bool fails)
-{
-    for (unsigned p = 0; p < tcp->world; p++) {
-        tcp->peers[p].bye.frame.tag = fails;
-        if (p != tcp->rank && !tcp->peers[p].lost)
-            zr_tcp_post(tcp, p, &tcp->peers[p].bye);
-    }
-    tcp->closing = true; /* BYE is the last frame */
-}
-
 void zr_tcp_abort(struct zr_transport *transport, bool fails)
 {
     struct zr_tcp *tcp = of(transport);
     if (fails) {
         pthread_mutex_lock(&tcp->lock);
-        say_bye(tcp, true);
+        zr_tcp_say_bye(tcp, true);
         pthread_mutex_unlock(&tcp->lock);
     }
     zr_tcp_destroy(tcp);
@@ -202,7 +191,7 @@ static int tcp_close(struct zr_transport *transport)
     struct zr_tcp *tcp = of(transport);
     int failed = 0;
     pthread_mutex_lock(&tcp->lock);
-    say_bye(tcp, false);
+    zr_tcp_say_bye(tcp, false);
     while (!all_left(tcp)) {
         pthread_mutex_unlock(&tcp->lock);
         pthread_mutex_lock(&tcp->lock);
@@ -261,7 +250,8 @@ zr_result zr_tcp_make(struct zr_tcp **out, const struct zr_tcp_options *options)
         return result;
     }
     *tcp =
-        (struct zr_tcp){.rank = options->rank,
+        (struct zr_tcp){.local = options->local,
+                        .rank = options->rank,
                         .world = options->world,
                         .streams = options->streams ? options->streams : ZR_TCP_STREAMS,
                         .backend = backend,
