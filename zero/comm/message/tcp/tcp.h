@@ -47,7 +47,8 @@ enum zr_tcp_loss zr_tcp_find_loss(struct zr_transport *transport, char *words);
 enum { ZR_TCP_ADDRESS_BYTES = 300 };
 zr_result zr_tcp_listen(int *out, const char *rendezvous, char *address);
 
-/* ZR_ERR_INVALID: not HOST:PORT, or HOST is neither an address nor a name in /etc/hosts. */
+/* ZR_ERR_INVALID: not HOST:PORT, or HOST is neither an address nor a name that getent(1) finds. Call it
+ * before the fork: ranks then have the addresses. */
 zr_result zr_tcp_rendezvous_find(const char *rendezvous);
 
 /* Makes a secret of the system's random numbers / of text / of a file that only its owner can read. */
