@@ -415,6 +415,18 @@ static void body_stopped(struct peer *peer)
     zr_tcp_abort(&peer->transport, false);
 }
 
+/* A rank that fails says so, so that no rank waits for its successor. */
+static void body_failed(struct peer *peer)
+{
+    char words[ZR_TRANSPORT_WHY_BYTES] = "";
+    enum zr_tcp_loss loss = ZR_TCP_ALL_THERE;
+    unsigned turns = 0;
+    while (peer->rank == 0 && (loss = zr_tcp_find_loss(&peer->transport, words)) == ZR_TCP_ALL_THERE)
+        give_way(&turns);
+    check(peer, peer->rank == 1 || (loss == ZR_TCP_RANK_FAILED && strstr(words, "has failed")), "%s", words);
+    zr_tcp_abort(&peer->transport, true);
+}
+
 /* ---- Strangers and hostile ranks ----------------------------------------------------------------------- */
 
 enum { STRANGERS = 70 }; /* more than rank 0 hears at a time */
@@ -703,6 +715,8 @@ int main(void)
            "a killed rank: the others continue");
     tap_is(meet_ranks(&(struct meeting){.body = body_stopped, .world = 3, .heartbeat_ns = SECOND * 3 / 10}),
            0, "a stopped rank is lost after five heartbeats of 300 ms");
+    tap_is(meet_ranks(&(struct meeting){.body = body_failed, .world = 2}), 0,
+           "a rank that fails ends the run");
     tap_is(meet_ranks(&(struct meeting){.body = body_nothing, .world = 3, .before = come_first}), 0,
            "ranks meet among strangers");
     ssize_t most = 0;
