@@ -542,6 +542,11 @@ static int be_others(const struct sockaddr_in *where)
                                       .family = 4,
                                       .port = 1,
                                       .host = "hand"};
+    int stranger = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    connect(stranger, (const struct sockaddr *)where, sizeof *where);
+    send(stranger, &(struct zr_tcp_answer){.greeting = {ZR_TCP_MAGIC, ZR_TCP_VERSION}},
+         sizeof(struct zr_tcp_answer), MSG_NOSIGNAL);
+    check(&self, heard(stranger) == sizeof(struct zr_tcp_challenge), "a stranger at a rejoin");
     introduce(where, &own, &reply);
     check(&self, reply.refused && strstr(reply.text, "another run"), "another run: '%s'", reply.text);
     own.run = 7;
