@@ -1,13 +1,16 @@
 #!/usr/bin/env python3
-"""--comm tcp between two hosts in namespaces of this machine, which meet at a rendezvous: the bits of one host, and a link that is cut."""
+"""--comm tcp between two hosts in namespaces of this machine, which meet at a rendezvous: the bits of one host, a link that is cut for a
+while or for good, ranks that are killed, and a host that comes back with new processes."""
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 
 sys.path.insert(0, "tests/support")
-from hosts import ADDRESSES, become_hosts, cut, in_second
-from zrtest import HANG, ZR_TRAIN, arguments, done, in_steps, note, ok, path, same, skip, start_quickly, text_file, train
+from hosts import ADDRESSES, become_hosts, cut, in_second, mend
+from zrtest import HANG, ZR_TRAIN, arguments, children, done, in_steps, note, ok, path, same, skip, start_quickly, text_file, train, wait_for
 
 start_quickly()
 SHAPE = dict(layers=2, hidden=48, heads=4, seq=16, batch=2, eval_every=0, warmup=1, seed=11, threads=1)
@@ -40,7 +43,7 @@ def check_bits(ranks, streams=2, **flags):
 
 
 def check_cut():
-    log = path("log.jsonl")
+    log = path("cut.jsonl")
     run = [start(rank, 2, steps=1000000, heartbeat=0.5, **({"log": log} if rank == 0 else {})) for rank in range(2)]
     in_steps(log)
     why = cut()
@@ -51,6 +54,116 @@ def check_cut():
         ok(run[rank].returncode == 1 and names in words[rank] and "has not answered for 2.5 s" in words[rank], f"a cut link: rank {rank} names the other") \
             or note(words[rank][-600:])
     return None
+
+
+def lines(log):
+    with open(log) as file:
+        return len(file.readlines())
+
+
+class Restarted:
+    """A run of ranks with two on each host, each with its launcher, that is in its steps."""
+    HEARTBEAT = 0.2  # a rank is lost after five
+    RANKS = 4
+    wants = {}
+
+    def __init__(self, steps, **flags):
+        self.steps, self.flags = steps, {"stage": 2, "steps": steps, "heartbeat": self.HEARTBEAT, "rejoin_within": 30, "max_restarts": 3, **flags}
+        self.log, self.report = path("log.jsonl"), path("restarted.json")
+        for file in (self.log, self.report):
+            if os.path.exists(file):
+                os.unlink(file)
+        self.run = [self.start(rank) for rank in range(self.RANKS)]
+        in_steps(self.log)
+
+    def start(self, rank):
+        return start(rank, self.RANKS, **self.flags, **({"log": self.log, "json": self.report} if rank == 0 else {}))
+
+    def pids(self):
+        return [(children(one.pid) or [0])[0] for one in self.run]
+
+    def kill(self, rank):
+        """Whether the rank has a successor, and the others their processes."""
+        before = self.pids()
+        os.kill(before[rank], signal.SIGKILL)
+        wait_for(lambda: self.run[rank].poll() is not None or self.pids()[rank] not in (0, before[rank]))
+        after = self.pids()
+        return [r for r in range(self.RANKS) if before[r] != after[r]] == [rank]
+
+    def more_steps(self):
+        done_steps = lines(self.log)
+        return wait_for(lambda: any(one.poll() is not None for one in self.run) or lines(self.log) > done_steps + 10)
+
+    def same_bits(self, name):
+        """The run ends with the losses of an uninterrupted one."""
+        self.words = end(self.run)
+        codes = [one.returncode for one in self.run]
+        if not ok(not any(codes), f"{name}: the run ends with all its steps"):
+            note("".join(self.words)[-1500:])
+            return
+        if self.steps not in self.wants:
+            self.wants[self.steps] = train(ranks=self.RANKS, steps=self.steps, stage=2, **SHAPE).report["loss_hex"]
+        want = self.wants[self.steps]
+        with open(self.report) as file:
+            got = json.load(file)["loss_hex"]
+        same(got, want[len(want) - len(got):], f"{name}: with the losses of an uninterrupted one")
+
+
+def check_kills():
+    run = Restarted(400)
+    good = True
+    for rank in (3, 0, 1):  # the second host; where the ranks meet; beside it
+        good &= run.kill(rank) and bool(run.more_steps())
+    ok(good, "ranks of both hosts are killed: the others keep their processes")
+    run.same_bits("three kills")
+    same("".join(run.words).count("replaces it"), 3, "each has a successor of its own launcher")
+
+
+def check_cuts():
+    run = Restarted(400)
+    before = run.pids()
+    cut()
+    time.sleep(run.HEARTBEAT)
+    mend()
+    run.more_steps()
+    waits = [one.poll() for one in run.run]
+    cut()
+    time.sleep(10 * run.HEARTBEAT)
+    mend()
+    run.more_steps()
+    ok(waits == [None] * run.RANKS and run.pids() == before, "a link that is cut for a while: all ranks keep their processes")
+    run.same_bits("two cuts")
+    for rank in range(run.RANKS):
+        other = "zr-second" if rank < 2 else "zr-first"
+        # The short cut has no effect; a rank may see the other ranks of its host leave before it misses the heartbeats.
+        same(run.words[rank].count("waits up to 30 s for it"), 1, f"rank {rank} waits once, for the long cut")
+    ok(f"on host {other} has not answered for 1 s" in "".join(run.words), "and the words name the host") or note("".join(run.words)[-1500:])
+
+
+def check_cut_for_good():
+    run = Restarted(1000000, rejoin_within=2)
+    cut()
+    words = end(run.run)
+    mend()
+    same([one.returncode for one in run.run], [1] * run.RANKS, "a link that is cut for good: both sides end with exit code 1")
+    ok(all("was not back within 2 s" in one for one in words) and "on host zr-second" in "".join(words[:2]) and "on host zr-first" in "".join(words[2:]),
+       "and name the other host") or note("".join(words)[-1500:])
+
+
+def check_new_host():
+    """Both launchers of the second host are killed, and started again while the first host waits."""
+    run = Restarted(300, save=path("saved"), save_every=20)
+    wait_for(lambda: lines(run.log) >= 60)
+    for rank in (2, 3):
+        run.run[rank].kill()
+        run.run[rank].communicate()
+    before = run.pids()
+    for rank in (2, 3):
+        run.run[rank] = run.start(rank)
+    run.more_steps()
+    same(run.pids()[:2], before[:2], "a host that comes back with new processes: the others keep theirs")
+    run.same_bits("a new host")
+    ok("resumed after step" in run.words[0], "from the last save") or note(run.words[0][-800:])
 
 
 why = become_hosts(mpi=False)
@@ -64,5 +177,9 @@ else:
         check_bits(4, stage=stage)
     check_bits(4, stage=1, tp=2, streams=5)
     check_bits(4, stage=0, pp=2, accumulate=2, streams=1)
+    check_kills()
+    check_cuts()
+    check_cut_for_good()
+    check_new_host()
     check_cut()
 done()

@@ -44,6 +44,11 @@ def cut():
     return _run("ip", "link", "set", INTERFACE, "down")
 
 
+def mend():
+    """Restores the link. Returns the reason if that is impossible."""
+    return _run("ip", "link", "set", INTERFACE, "up")
+
+
 def become_hosts(mpi=True):
     """Makes this process the first of two hosts, mpi: for runs under mpirun. Returns why that cannot be; "": it is."""
     global _second

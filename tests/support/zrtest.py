@@ -297,6 +297,15 @@ def in_steps(log):
     return wait_for(lambda: os.path.exists(log) and os.path.getsize(log) >= 200)
 
 
+def children(pid):
+    """The pids of a process's children, in the order of their start; none of a process that has ended."""
+    try:
+        with open(f"/proc/{pid}/task/{pid}/children") as file:
+            return [int(child) for child in file.read().split()]
+    except (FileNotFoundError, ProcessLookupError):
+        return []
+
+
 def finish(process, seconds=HANG):
     """Its exit code (None: it did not end, and was killed) and its words on stderr."""
     try:

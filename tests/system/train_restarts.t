@@ -9,7 +9,7 @@ import subprocess
 import sys
 
 sys.path.insert(0, "tests/support")
-from zrtest import (SEED, ZR_TRAIN, arguments, done, finish, in_steps, leftovers, note, ok, path, same, start_quickly, text_file, train,
+from zrtest import (SEED, ZR_TRAIN, arguments, children, done, finish, in_steps, leftovers, note, ok, path, same, start_quickly, text_file, train,
                     wait_for)
 
 start_quickly()
@@ -30,11 +30,6 @@ def whole(name):
     if name not in wholes:
         wholes[name] = train(**FLAGS, **RUNS[name]).report
     return wholes[name]
-
-
-def children(pid):
-    with open(f"/proc/{pid}/task/{pid}/children") as file:
-        return [int(child) for child in file.read().split()]
 
 
 def lines(log):

@@ -10,7 +10,7 @@ import subprocess
 import sys
 
 sys.path.insert(0, "tests/support")
-from zrtest import HANG, PLANNED_TAGS, ZR_TRAIN, arguments, done, in_steps, note, ok, path, same, start_quickly, text_file, train, wait_for
+from zrtest import HANG, PLANNED_TAGS, ZR_TRAIN, arguments, children, done, in_steps, note, ok, path, same, start_quickly, text_file, train, wait_for
 
 start_quickly()
 SECRET = path("secret")
@@ -62,13 +62,33 @@ def check_lost():
     where, log = free_port("127.0.0.1"), path("log.jsonl")
     ranks = [start_rank(rank, 3, where, steps=100000, heartbeat=0.5, **({"log": log} if rank == 0 else {})) for rank in range(3)]
     in_steps(log)
-    child = wait_for(lambda: open(f"/proc/{ranks[1].pid}/task/{ranks[1].pid}/children").read().split())
-    os.kill(int(child[0]), signal.SIGKILL)
+    os.kill(wait_for(lambda: children(ranks[1].pid))[0], signal.SIGKILL)
     words = [one.communicate(timeout=HANG)[1] for one in ranks]
     same(ranks[1].returncode, 128 + 9, "the launcher of a killed rank says so")
     for rank in (0, 2):
         ok(ranks[rank].returncode == 1 and "rank 1 on host" in words[rank] or "rank 1 (pid" in words[rank], f"rank {rank} names the lost one") \
             or note(words[rank])
+
+
+def check_restart(lost):
+    """A rank that is killed is replaced by its own launcher; the other keeps its process."""
+    steps = 200
+    want = train(ranks=2, stage=2, steps=steps, **FLAGS)
+    where, log, report = free_port("127.0.0.1"), path("log.jsonl"), path("restarted.json")
+    if os.path.exists(log):
+        os.unlink(log)
+    ranks = [start_rank(rank, 2, where, stage=2, steps=steps, max_restarts=1, **({"log": log, "json": report} if rank == 0 else {})) for rank in range(2)]
+    in_steps(log)
+    before = [children(one.pid) for one in ranks]
+    os.kill(before[lost][0], signal.SIGKILL)
+    wait_for(lambda: ranks[lost].poll() is not None or children(ranks[lost].pid) not in ([], before[lost]))
+    ok(children(ranks[1 - lost].pid) == before[1 - lost], f"rank {1 - lost} keeps its process after rank {lost} is killed")
+    words = [one.communicate(timeout=HANG)[1] for one in ranks]
+    ok(ranks[0].returncode == ranks[1].returncode == 0 and "restart 1 of 1 replaces it" in words[lost]
+       and f"rank {lost} on host" in words[1 - lost] and "restart 1 of 1 waits up to 60 s for it" in words[1 - lost] and "from kept memory" in words[0],
+       f"and rank {lost} has a successor") or note("".join(words)[-800:])
+    with open(report) as file:
+        same(json.load(file)["loss_hex"], want.report["loss_hex"], "with the losses of a run without a kill")
 
 
 def check_refused(reason, **flags):
@@ -81,15 +101,17 @@ check_rendezvous("127.0.0.1")
 if socket.has_ipv6 and os.path.exists("/proc/net/if_inet6"):
     check_rendezvous("[::1]")
 check_lost()
+check_restart(lost=0)
 far = dict(comm="tcp", ranks=2, rank=1, secret_file=SECRET)
 check_refused("--rendezvous requires --comm tcp", rendezvous="a:1")
 check_refused("--heartbeat requires --comm tcp", heartbeat=2)
 check_refused("--tcp-streams requires --comm tcp", tcp_streams=2)
+check_refused("--rejoin-within requires --comm tcp and --max-restarts", comm="tcp", ranks=2, rejoin_within=5)
 check_refused("--secret-file requires --rendezvous", comm="tcp", secret_file=SECRET)
 check_refused("requires the rank of this process", comm="tcp", ranks=2, rendezvous="a:1")
 check_refused("--rank 2 requires --rendezvous, and --ranks N above it", comm="tcp", ranks=2, rank=2, rendezvous="a:1")
 check_refused("give HOST:PORT", rendezvous="nowhere", **far)
-check_refused("neither an address nor a name in /etc/hosts", rendezvous="nowhere.invalid:1", **far)
+check_refused("neither an address nor a name that this host knows", rendezvous="nowhere.invalid:1", **far)
 check_refused("requires --secret-file", **{**far, "rendezvous": "127.0.0.1:1", "secret_file": None})
 os.chmod(SECRET, 0o644)
 check_refused("is open to other users; run: chmod 600", rendezvous="127.0.0.1:1", **far)

@@ -139,7 +139,8 @@ struct zr_local_rank {
     _Atomic bool ended; /* the launcher has reaped the process */
     _Atomic bool busy;  /* a save is in progress */
     _Atomic int32_t pid;
-    _Atomic uint32_t rejoins; /* the restart that this rank waits for in zr_local_rejoin() */
+    _Atomic uint32_t rejoins; /* the restart that this rank waits for in zr_local_rejoin(). Unless the
+                               * launcher has begun it, the rank's message says why */
     /* The current status is status[statuses % 2], so a rank that dies while it writes one leaves the
      * previous one intact. */
     char status[2][ZR_LOCAL_STATUS_BYTES]; /* the last byte is always 0 */
@@ -170,6 +171,8 @@ struct zr_local_world {
                                      * restarts has advanced */
     _Atomic uint64_t lost_ns;       /* time at which the launcher saw the loss */
     _Atomic uint64_t restart_point; /* see zr_local_set_restart_point() */
+    _Atomic uint64_t run;           /* number of a run whose ranks meet at a rendezvous; 0: not known yet */
+    _Atomic uint32_t generation;    /* of their connections, see zero/comm/message/tcp/wire.h */
 
     /* Exchange of ring descriptors: the rank whose turn it is to send. */
     _Alignas(64) _Atomic uint32_t turn; /* attempt * world + rank */
@@ -252,6 +255,17 @@ enum { ZR_MPIRUN_SAVE_AND_END = SIGUSR2, ZR_MPIRUN_INTERRUPT = SIGURG };
 #define ZR_MPIRUN_FORWARDS "SIGURG" /* in addition to the signals that mpirun forwards by default */
 void zr_local_hold_mpirun_signals(void);
 void zr_local_follow_mpirun(struct zr_local_world *local);
+
+/* rank.c: the connections of this process to other ranks, for zr_local_is_restarting() and zr_local_rejoin().
+ * NULL, the default: ranks of one launcher that share memory. */
+struct zr_local_ties {
+    bool (*lost)(struct zr_local_world *local); /* whether a lost rank is awaited; may wait for its loss */
+    zr_result (*rejoin)(struct zr_local_world *local, unsigned rank);
+};
+void zr_local_set_ties(const struct zr_local_ties *ties);
+/* The launcher's part of zr_local_rejoin(). `reason`: this rank has lost another, which its launcher may not
+ * know; NULL: the launcher began the restart. */
+zr_result zr_local_await_restart(struct zr_local_world *local, unsigned rank, const char *reason);
 
 /* rank.c: runs a forked rank: installs signal handlers, watches the launcher, calls rank_main(). `before`
  * is the signal mask to restore, `launcher` the parent process. Never returns. */

@@ -68,6 +68,7 @@ struct launcher {
     unsigned restarts;                   /* begun so far */
     bool restarting;                     /* a rank was lost; the survivors are to rejoin */
     uint64_t rejoin_ns;                  /* time at which ranks that have not rejoined are killed */
+    char loss[ZR_LOCAL_REASON_BYTES];    /* that a rank has asked to restart for; "": no rank has */
     bool forced;                         /* a request, not a failure, ended the run */
     char failure[ZR_LOCAL_REASON_BYTES]; /* message about a failed rank, printed at the end unless all
                                           * ranks failed alike */
@@ -137,17 +138,28 @@ static void describe_place(const struct zr_local_rank *rank, char *out, size_t r
     snprintf(out, room_bytes, "%s%s", status[0] ? " at " : "", status);
 }
 
+static uint64_t rejoin_limit_ns(const struct zr_launch_options *options)
+{
+    return options->rejoin_timeout_ns ? options->rejoin_timeout_ns
+           : options->join_timeout_ns ? options->join_timeout_ns
+                                      : REJOIN_NS;
+}
+
 /* Begins a restart, unless none is left. A rank that dies during a restart belongs to it. */
 static bool begin_restart(struct launcher *launcher, const char *reason)
 {
     const struct zr_launch_options *options = launcher->options;
-    if (launcher->ending || (!launcher->restarting && launcher->restarts == options->max_restarts))
+    if (launcher->ending)
         return false;
-    launcher->restarts += !launcher->restarting;
-    zr_local_log("%s; restart %u of %u replaces it", reason, launcher->restarts, options->max_restarts);
+    if (!launcher->restarting) {
+        launcher->restarts = atomic_load(&launcher->local->restarts); /* other launchers count too */
+        if (launcher->restarts >= options->max_restarts)
+            return false;
+        launcher->restarts++;
+        launcher->loss[0] = '\0';
+    }
     launcher->restarting = true;
-    launcher->rejoin_ns =
-        launcher->now_ns + (options->join_timeout_ns ? options->join_timeout_ns : REJOIN_NS);
+    launcher->rejoin_ns = launcher->now_ns + rejoin_limit_ns(options);
     atomic_store(&launcher->local->lost_ns, launcher->now_ns);
     atomic_store(&launcher->local->restarting, true);
     zr_local_end(launcher->local,
@@ -166,8 +178,12 @@ static void rank_was_killed(struct launcher *launcher, unsigned rank, int signal
     describe_place(dead, place, sizeof(place));
     snprintf(reason, sizeof(reason), "rank %u (pid %d) was killed by signal %d (%s)%s", rank,
              (int)atomic_load(&dead->pid), signal_number, name ? name : "unknown", place);
-    if (begin_restart(launcher, reason))
+    if (begin_restart(launcher, reason)) {
+        launcher->loss[0] = '\0';
+        zr_local_log("%s; restart %u of %u replaces it", reason, launcher->restarts,
+                     launcher->options->max_restarts);
         return;
+    }
     zr_local_log("%s; the run ends%s", reason, hint);
     launcher->code = EXIT_SIGNAL + signal_number;
     end_ranks(launcher, ZR_ERR_PEER, reason);
@@ -481,12 +497,32 @@ static bool have_rejoined(struct launcher *launcher)
     return all;
 }
 
+/* Begins a restart for a rank that has lost another one, before this launcher knows of the death, or without
+ * one: the other rank has another launcher, or the connection is cut. */
+static void take_losses(struct launcher *launcher)
+{
+    struct zr_local_world *local = launcher->local;
+    char loss[ZR_LOCAL_REASON_BYTES];
+    for (unsigned r = 0; r < local->world && !launcher->restarting && !launcher->ending; r++) {
+        if (!launcher->running[r] || atomic_load(&local->ranks[r].rejoins) <= atomic_load(&local->restarts))
+            continue;
+        snprintf(loss, sizeof loss, "%s", local->ranks[r].message[ZR_LOCAL_BY_RANK]);
+        if (begin_restart(launcher, loss))
+            memcpy(launcher->loss, loss, sizeof loss);
+        else
+            end_ranks(launcher, ZR_ERR_PEER, loss);
+    }
+}
+
 /* Forks the missing ranks and lets the others continue, once no rank uses the control block. */
 static void restart(struct launcher *launcher)
 {
     struct zr_local_world *local = launcher->local;
     if (!have_rejoined(launcher))
         return;
+    if (launcher->loss[0])
+        zr_local_log("%s; restart %u of %u waits up to %.4g s for it", launcher->loss, launcher->restarts,
+                     launcher->options->max_restarts, (double)rejoin_limit_ns(launcher->options) * 1e-9);
     zr_local_control_restart(local);
     zr_local_sockets_drain(&launcher->part->sockets);
     launcher->heartbeats = launcher->statuses = 0;
@@ -520,6 +556,7 @@ static void watch(struct launcher *launcher)
         zr_kept_holder_serve(&launcher->holder, part->door[0]);
         if (part->elsewhere)
             part->elsewhere(part);
+        take_losses(launcher);
         if (launcher->restarting)
             restart(launcher);
         keep_deadlines(launcher);

@@ -29,6 +29,7 @@ static struct {
     pid_t launcher; /* 0: no launcher forked this rank */
     unsigned rank;
     bool holds; /* mpirun's signals are blocked and taken one by one */
+    const struct zr_local_ties *ties;
     void (*clean_up)(void *argument);
     void *argument;
     /* Formatted in advance, since formatting is not async-signal-safe. */
@@ -224,27 +225,46 @@ void zr_local_message_logged(struct zr_local_world *local)
 
 /* ---- Restarts ------------------------------------------------------------------------------------------ */
 
-zr_result zr_local_rejoin(struct zr_local_world *local, unsigned rank)
+void zr_local_set_ties(const struct zr_local_ties *ties)
 {
-    if (!local || rank >= local->world)
-        return zr_fail(ZR_ERR_INVALID, "zr_local_rejoin() requires a world that includes this rank");
+    self.ties = ties;
+}
+
+/* Whether a restart has begun, or may begin: `abort` ends the run unless `restarting` was set before it. */
+static bool may_restart(const struct zr_local_world *local, bool asks)
+{
+    return (asks && atomic_load(&local->abort) == 0) || atomic_load(&local->restarting);
+}
+
+zr_result zr_local_await_restart(struct zr_local_world *local, unsigned rank, const char *reason)
+{
+    struct zr_local_rank *own = &local->ranks[rank];
     uint32_t before = atomic_load(&local->restarts);
-    bool restarting = atomic_load(&local->restarting);
-    if (restarting) {
-        atomic_store(&local->ranks[rank].rejoins, before + 1);
+    bool waits = may_restart(local, reason != NULL);
+    if (waits) {
+        if (reason && atomic_load(&local->abort) == 0)
+            snprintf(own->message[ZR_LOCAL_BY_RANK], ZR_LOCAL_REASON_BYTES, "%s", reason);
+        atomic_store(&own->rejoins, before + 1);
         kill(self.launcher, SIGCHLD); /* the launcher then looks at its ranks */
     }
-    while (restarting && atomic_load(&local->restarts) == before) {
+    while (waits && atomic_load(&local->restarts) == before) {
         zr_word_wait(&local->restarts, before, ZR_LOCAL_POLL_NS);
-        restarting = atomic_load(&local->restarting); /* read first: reset after restarts has advanced */
+        waits = may_restart(local, reason != NULL); /* read first: reset after restarts has advanced */
     }
     return atomic_load(&local->restarts) != before ? ZR_OK
                                                    : zr_fail(ZR_ERR_PEER, "the run ends without a restart");
 }
 
-bool zr_local_is_restarting(const struct zr_local_world *local)
+zr_result zr_local_rejoin(struct zr_local_world *local, unsigned rank)
 {
-    return local && atomic_load(&local->restarting);
+    if (!local || rank >= local->world)
+        return zr_fail(ZR_ERR_INVALID, "zr_local_rejoin() requires a world that includes this rank");
+    return self.ties ? self.ties->rejoin(local, rank) : zr_local_await_restart(local, rank, NULL);
+}
+
+bool zr_local_is_restarting(struct zr_local_world *local)
+{
+    return local && (atomic_load(&local->restarting) || (self.ties && self.ties->lost(local)));
 }
 
 unsigned zr_local_restarts(const struct zr_local_world *local)

@@ -34,8 +34,8 @@ struct zr_launch_options {
      * arrives after the run cannot change its exit code. false: the caller's mask is restored. */
     bool ends_process;
     /* Restarts after the death of a rank by a signal: the launcher forks a new process for the rank, and the
-     * other ranks keep theirs. 0: the death ends the run. Only for ranks that are forked here, with the
-     * local transport; see zr_local_rejoin(). */
+     * other ranks keep theirs. 0: the death ends the run. For ranks that are forked here with the local
+     * transport, and over TCP, where a lost connection also counts; see zr_local_rejoin(). */
     unsigned max_restarts;
     /* Of zr_launch() over TCP. Rank 0 accepts the others at HOST:PORT; NULL: the ranks are forked here. The
      * secret of ranks that meet there is a file's that only its owner can read; NULL: ZR_SECRET's of the
@@ -43,6 +43,7 @@ struct zr_launch_options {
     const char *rendezvous, *secret_file;
     unsigned tcp_streams;  /* connections to each other rank for large messages, at most 16; 0: 2 */
     uint64_t heartbeat_ns; /* a rank that is silent for five times this is lost; 0: 1 s */
+    uint64_t rejoin_timeout_ns; /* with max_restarts: time for all ranks to meet again; 0: 60 s */
 };
 
 /* Forks the ranks, forwards signals, and waits for all ranks. Call it with a single thread, before the
@@ -64,10 +65,14 @@ ZR_API int zr_local_launch(const struct zr_launch_options *options);
  * after all surviving ranks have called it and the launcher has forked the missing ranks: all ranks then
  * create a communicator of all ranks and continue from what they have saved. ZR_ERR_PEER: the run ends; also
  * without restarts left. The run also ends if a rank does not call it within join_timeout_ns (0: 600 s). One
- * thread of the rank may call it. */
+ * thread of the rank may call it.
+ *
+ * Over TCP, it closes this rank's connections and makes them again, within rejoin_timeout_ns. Ranks of other
+ * launchers wait for each other there, also after a link was cut. */
 ZR_API zr_result zr_local_rejoin(struct zr_local_world *local, unsigned rank);
-/* Whether a rank was lost and zr_local_rejoin() is expected. */
-ZR_API bool zr_local_is_restarting(const struct zr_local_world *local);
+/* After ZR_ERR_PEER: whether a rank was lost and zr_local_rejoin() is expected. Over TCP it waits for up to
+ * ten heartbeats until this rank has seen the loss that another rank reports. */
+ZR_API bool zr_local_is_restarting(struct zr_local_world *local);
 /* Number of restarts before this process, or this process's last zr_local_rejoin(). */
 ZR_API unsigned zr_local_restarts(const struct zr_local_world *local);
 /* Nanoseconds since the loss that caused the last restart; 0: there was none. */

@@ -20,10 +20,10 @@ zr_result zr_history_open(struct zr_history *history, struct zr_rank *rank, size
     history->count = count;
     history->kept = rank->keep;
     if (history->kept) {
-        zr_result result =
-            zr_rank_kept_take(rank, "losses", steps * sizeof *history->loss, (void **)&history->loss);
-        return result == ZR_OK ? zr_rank_kept_take(rank, "seconds", steps * sizeof *history->seconds,
-                                                   (void **)&history->seconds)
+        /* For all steps: a restart from a save uses the same memory for fewer. */
+        const size_t bytes = rank->config->steps * sizeof(double);
+        zr_result result = zr_rank_kept_take(rank, "losses", bytes, (void **)&history->loss);
+        return result == ZR_OK ? zr_rank_kept_take(rank, "seconds", bytes, (void **)&history->seconds)
                                : result;
     }
     history->loss = zr_heap_zalloc(steps, sizeof *history->loss);

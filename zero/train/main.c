@@ -216,6 +216,9 @@ int main(int argc, char **argv)
                                         .secret_file = config.secret_file[0] ? config.secret_file : NULL,
                                         .tcp_streams = config.tcp_streams,
                                         .heartbeat_ns = (uint64_t)(config.heartbeat * 1e9),
+                                        .rejoin_timeout_ns = config.comm == ZR_CARRIER_TCP
+                                                                 ? (uint64_t)(config.rejoin_within * 1e9)
+                                                                 : 0,
                                         .join_timeout_ns = config.comm_timeout * UINT64_C(1000000000)},
         .argv = argv,
     });

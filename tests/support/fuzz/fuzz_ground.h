@@ -12,6 +12,8 @@
 #include "alloc/base/system/os.h"
 #include "tests/support/fuzz/fuzz_heap.h"
 
+enum { FUZZ_MAX = 1 << 14 }; /* bytes of an input */
+
 /* Files in memory that a path leads to. */
 enum { FUZZ_PLACES = 10 };
 struct fuzz_place {

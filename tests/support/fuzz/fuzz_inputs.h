@@ -13,9 +13,7 @@
 #include <zlib.h>
 #include <zstd.h>
 
-#include "alloc/zr.h"
-
-enum { FUZZ_MAX = 1 << 14 };
+#include "tests/support/fuzz/fuzz_ground.h"
 
 struct fuzz_input {
     size_t bytes;

@@ -412,7 +412,19 @@ static void body_stopped(struct peer *peer)
     } else {
         exchange(peer, 1);
     }
-    zr_tcp_abort(&peer->transport);
+    zr_tcp_abort(&peer->transport, false);
+}
+
+/* A rank that fails says so, so that no rank waits for its successor. */
+static void body_failed(struct peer *peer)
+{
+    char words[ZR_TRANSPORT_WHY_BYTES] = "";
+    enum zr_tcp_loss loss = ZR_TCP_ALL_THERE;
+    unsigned turns = 0;
+    while (peer->rank == 0 && (loss = zr_tcp_find_loss(&peer->transport, words)) == ZR_TCP_ALL_THERE)
+        give_way(&turns);
+    check(peer, peer->rank == 1 || (loss == ZR_TCP_RANK_FAILED && strstr(words, "has failed")), "%s", words);
+    zr_tcp_abort(&peer->transport, true);
 }
 
 /* ---- Strangers and hostile ranks ----------------------------------------------------------------------- */
@@ -482,7 +494,120 @@ static void body_hostile(struct peer *peer)
         check(peer, end(peer, &request) == -1 && strstr(peer->transport.why, hostile[hostile_number].words),
               "%s", peer->transport.why);
     }
-    zr_tcp_abort(&peer->transport);
+    zr_tcp_abort(&peer->transport, false);
+}
+
+/* ---- The rendezvous after a loss ----------------------------------------------------------------------- */
+
+static const unsigned char by_hand_secret[ZR_TCP_SECRET_BYTES] = "by hand";
+
+/* A connection to rank 0 with this introduction, and the handshake. */
+static int dial(const struct sockaddr_in *where, const struct zr_tcp_introduction *introduction)
+{
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    struct zr_tcp_hand hand = {.secret = by_hand_secret, .connects = true, .introduction = *introduction};
+    enum zr_tcp_step step = zr_tcp_hand_begin(&hand);
+    if (connect(fd, (const struct sockaddr *)where, sizeof *where) != 0)
+        step = ZR_TCP_FAILS;
+    while (step == ZR_TCP_GOES_ON &&
+           recv(fd, hand.in, hand.want_bytes, MSG_WAITALL) == (ssize_t)hand.want_bytes) {
+        step = zr_tcp_hand_next(&hand);
+        send(fd, hand.out, hand.out_bytes, MSG_NOSIGNAL);
+    }
+    return fd;
+}
+
+/* Introduces itself at the rendezvous: the reply. */
+static int introduce(const struct sockaddr_in *where, const struct zr_tcp_introduction *introduction,
+                     struct zr_tcp_reply *reply)
+{
+    int fd = dial(where, introduction);
+    memset(reply, 0, sizeof *reply);
+    recv(fd, reply, sizeof *reply, MSG_WAITALL);
+    return fd;
+}
+
+/* What ranks 1 and 2 say to rank 0, by hand. */
+static int be_others(const struct sockaddr_in *where)
+{
+    struct peer self = {.rank = 1, .world = 3};
+    struct zr_tcp_reply reply;
+    struct zr_tcp_introduction own = {.rank = 1,
+                                      .world = 3,
+                                      .streams = 1,
+                                      .run = 9,
+                                      .generation = 6,
+                                      .restarts = 2,
+                                      .point = 30,
+                                      .family = 4,
+                                      .port = 1,
+                                      .host = "hand"};
+    int stranger = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    connect(stranger, (const struct sockaddr *)where, sizeof *where);
+    send(stranger, &(struct zr_tcp_answer){.greeting = {ZR_TCP_MAGIC, ZR_TCP_VERSION}},
+         sizeof(struct zr_tcp_answer), MSG_NOSIGNAL);
+    check(&self, heard(stranger) == sizeof(struct zr_tcp_challenge), "a stranger at a rejoin");
+    introduce(where, &own, &reply);
+    check(&self, reply.refused && strstr(reply.text, "another run"), "another run: '%s'", reply.text);
+    own.run = 7;
+    int earlier = dial(where, &own), first = dial(where, &own);
+    check(&self, heard(earlier) == 0, "the earlier of two connections");
+    own.rank = 2;
+    own.generation = 5;
+    int second = introduce(where, &own, &reply);
+    check(&self,
+          !reply.refused && reply.run == 7 && reply.generation == 7 && reply.restarts == 2 &&
+              reply.point == 30,
+          "the reply: '%s', generation %u", reply.text, reply.generation);
+    own.stream = 1;
+    for (; own.generation < 7; own.generation++)
+        check(&self, heard(dial(where, &own)) == 0, "generation %u was accepted", own.generation);
+    own.run = 8;
+    check(&self, heard(dial(where, &own)) == 0, "a connection of another run was accepted");
+    own.run = 7;
+    for (; own.rank > 0; own.rank--)
+        dial(where, &own);
+    heard(first); /* until rank 0 has ended */
+    heard(second);
+    return self.failures > 0;
+}
+
+/* Rank 0 has a successor, which knows the run's number and an older generation than rank 1. */
+static void test_generations(void)
+{
+    struct zr_local_control control;
+    struct zr_transport transport;
+    struct sockaddr_in address;
+    char where[ZR_TCP_ADDRESS_BYTES];
+    int status = -1;
+    struct zr_tcp_options options = {
+        .world = 3, .streams = 1, .join_timeout_ns = 20 * SECOND, .rendezvous = where};
+    memcpy(options.secret, by_hand_secret, sizeof options.secret);
+    if (zr_local_control_make(&control, 3) != ZR_OK ||
+        zr_tcp_listen(&options.listener, "127.0.0.1:0", where) != ZR_OK) {
+        tap_ok(false, "no control block or port");
+        return;
+    }
+    options.local = control.local;
+    atomic_store(&control.local->run, 7);
+    atomic_store(&control.local->generation, 4);
+    getsockname(options.listener, (struct sockaddr *)&address, &(socklen_t){sizeof address});
+    fflush(stdout);
+    pid_t pid = fork();
+    if (pid == 0)
+        _exit(be_others(&address));
+    zr_result result = zr_tcp_open(&transport, &options);
+    tap_is(result, ZR_OK, "a new process of rank 0 meets the others again");
+    if (result == ZR_OK)
+        zr_tcp_abort(&transport, false);
+    else
+        kill(pid, SIGKILL);
+    waitpid(pid, &status, 0);
+    tap_is(status, 0, "connections of another run or generation are refused");
+    tap_ok(atomic_load(&control.local->generation) == 7 && zr_local_restarts(control.local) == 2 &&
+               zr_local_restart_point(control.local) == 30,
+           "the ranks agree on the newest generation, restart and save");
+    zr_local_control_end(&control);
 }
 
 /* ---- Communicators ------------------------------------------------------------------------------------- */
@@ -514,6 +639,60 @@ static int run_operations(struct zr_local_world *local, unsigned rank, void *arg
     return failures > 0 || leaked_bytes > 0 ? CHECKS_FAILED : 0;
 }
 
+enum { RESTARTS = 2 };
+
+/* Ranks that lose rank 0 in their first life and rank 2 in the next: all have the same sum afterwards, and
+ * the survivors their processes. */
+static int run_restarts(struct zr_local_world *local, unsigned rank, void *argument)
+{
+    struct environment env = {.local = local, .rank = rank, .world = 3};
+    unsigned life = zr_local_restarts(local), lives = 0;
+    int32_t pid = getpid(), before[3] = {0};
+    (void)argument;
+    check_ok(&env, zr_backend_host_create(&env.backend, NULL));
+    check_ok(&env, zr_arena_create(&env.arena, &(struct zr_arena_options){.backend = env.backend}));
+    for (; life <= RESTARTS; life++, lives++) {
+        zr_comm *comm = NULL;
+        int32_t all[3] = {0};
+        check(&env, zr_local_restarts(local) == life, "restart %u", zr_local_restarts(local));
+        check_ok(&env, zr_comm_create(&comm,
+                                      &(struct zr_comm_options){.arena = env.arena,
+                                                                .host_arena = env.arena,
+                                                                .kernels = zr_kernels_cpu(zr_isa_best()),
+                                                                .bucket_bytes = 4096},
+                                      local, rank));
+        if (!comm)
+            return CHECKS_FAILED;
+        check_ok(&env, zr_comm_host_all_gather(comm, &pid, sizeof pid, all));
+        for (unsigned p = 0; p < 3 && lives > 0; p++)
+            check(&env, (all[p] == before[p]) == (p != (life == 1 ? 0 : 2)), "pid of rank %u", p);
+        memcpy(before, all, sizeof all);
+        if (life < RESTARTS && rank == (life == 0 ? 0 : 2))
+            raise(SIGKILL);
+        zr_result result = ZR_OK;
+        while (life < RESTARTS && result == ZR_OK)
+            result = zr_comm_barrier(comm);
+        check(&env, life == RESTARTS || (result == ZR_ERR_PEER && zr_local_is_restarting(local)), "%s",
+              zr_last_error());
+        zr_comm_destroy(comm);
+        if (life < RESTARTS)
+            check_ok(&env, zr_local_rejoin(local, rank));
+    }
+    return env.failures > 0 ? CHECKS_FAILED : 0;
+}
+
+static void test_restarts(void)
+{
+    char name[] = "tcp_test", *argv[] = {name, NULL};
+    fflush(stdout);
+    tap_is(zr_launch(&(struct zr_launch_options){.struct_bytes = sizeof(struct zr_launch_options),
+                                                 .world = 3,
+                                                 .rank_main = run_restarts,
+                                                 .max_restarts = RESTARTS},
+                     ZR_CARRIER_TCP, argv),
+           0, "killed ranks are replaced, also the one that accepts the others");
+}
+
 static void test_operations(unsigned world, size_t bucket_bytes, enum zr_comm_algorithm algorithm)
 {
     char name[] = "tcp_test", *argv[] = {name, NULL};
@@ -524,13 +703,6 @@ static void test_operations(unsigned world, size_t bucket_bytes, enum zr_comm_al
         zr_launch(&(struct zr_launch_options){.world = world, .rank_main = run_operations, .argument = &test},
                   ZR_CARRIER_TCP, argv),
         0, "%u ranks: every operation over TCP, buckets of %zu", world, bucket_bytes);
-    tap_is(zr_launch(&(struct zr_launch_options){.struct_bytes = sizeof(struct zr_launch_options),
-                                                 .world = 2,
-                                                 .rank_main = run_operations,
-                                                 .argument = &test,
-                                                 .max_restarts = 1},
-                     ZR_CARRIER_TCP, argv),
-           2, "no restarts over TCP");
 }
 
 int main(void)
@@ -548,6 +720,8 @@ int main(void)
            "a killed rank: the others continue");
     tap_is(meet_ranks(&(struct meeting){.body = body_stopped, .world = 3, .heartbeat_ns = SECOND * 3 / 10}),
            0, "a stopped rank is lost after five heartbeats of 300 ms");
+    tap_is(meet_ranks(&(struct meeting){.body = body_failed, .world = 2}), 0,
+           "a rank that fails ends the run");
     tap_is(meet_ranks(&(struct meeting){.body = body_nothing, .world = 3, .before = come_first}), 0,
            "ranks meet among strangers");
     ssize_t most = 0;
@@ -562,6 +736,8 @@ int main(void)
     for (hostile_number = 0; hostile_number < sizeof hostile / sizeof *hostile; hostile_number++)
         failed += meet_ranks(&(struct meeting){.body = body_hostile, .world = 2});
     tap_is(failed, 0, "frames that break the protocol end their sender");
+    test_generations();
+    test_restarts();
     test_operations(2, 65536, ZR_COMM_AUTO);
     test_operations(3, 4096, ZR_COMM_RING);
     return tap_done();

@@ -1,10 +1,12 @@
 /* tcp_start.c: ranks of a run over TCP: those that are forked here, or one rank of those that meet at a
  * rendezvous. tcp/ has the transport; launch/launch.c forks and watches the processes. */
 #define _GNU_SOURCE
+#include <fcntl.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "alloc/base/error.h"
+#include "alloc/base/system/os.h"
 #include "zero/comm/mesh.h"
 #include "zero/comm/message/message.h"
 #include "zero/comm/message/tcp/tcp.h"
@@ -12,6 +14,8 @@
 #include "zero/launch/start.h"
 
 enum { EXIT_FAILED = 1, EXIT_USAGE = 2, EXIT_MEMORY = 4 };
+#define RETRY_NS UINT64_C(50000000) /* between two rendezvous */
+#define LOOK_NS  UINT64_C(5000000)
 
 zr_result zr_tcp_check(const struct zr_start *start, bool rendezvous)
 {
@@ -34,7 +38,103 @@ static struct {
     struct zr_launch_options launch; /* the caller's */
     char address[ZR_TCP_ADDRESS_BYTES];
     struct zr_transport transport; /* of the rank */
+    bool open;
 } tcp;
+
+/* ---- Connections --------------------------------------------------------------------------------------- */
+
+static void nap(uint64_t ns)
+{
+    _Atomic uint32_t unused = 0;
+    zr_word_wait(&unused, 0, ns);
+}
+
+static uint64_t rejoin_limit_ns(void)
+{
+    return tcp.launch.rejoin_timeout_ns ? tcp.launch.rejoin_timeout_ns : ZR_TCP_JOIN_NS;
+}
+
+/* Connects to all ranks. If ranks are replaced, repeats what fails: the ranks do not begin at the same time,
+ * and others may be lost meanwhile. */
+static zr_result connect_all(struct zr_local_world *local, unsigned rank)
+{
+    uint64_t limit_ns = atomic_load(&local->restarts) > 0 ? rejoin_limit_ns()
+                        : tcp.launch.join_timeout_ns      ? tcp.launch.join_timeout_ns
+                                                          : ZR_TCP_JOIN_NS;
+    uint64_t until_ns = zr_os_now_ns() + limit_ns, now_ns;
+    zr_result result;
+    for (;;) {
+        struct zr_tcp_options options = tcp.options;
+        now_ns = zr_os_now_ns();
+        options.join_timeout_ns = now_ns < until_ns ? until_ns - now_ns : 1;
+        if (options.local && options.listener >= 0)
+            options.listener = fcntl(options.listener, F_DUPFD_CLOEXEC, 0); /* for the next rendezvous */
+        result = zr_tcp_open(&tcp.transport, &options);
+        if (result == ZR_OK || result == ZR_ERR_INVALID || !options.local || now_ns >= until_ns)
+            break;
+        if (atomic_load(&local->restarting)) {
+            result = zr_local_await_restart(local, rank, NULL);
+            if (result != ZR_OK)
+                break;
+            until_ns = zr_os_now_ns() + rejoin_limit_ns();
+        }
+        nap(RETRY_NS);
+    }
+    if (result != ZR_OK)
+        return result;
+    zr_message_join(&tcp.transport);
+    tcp.open = true;
+    return ZR_OK;
+}
+
+static void disconnect(bool fails)
+{
+    if (!tcp.open)
+        return;
+    zr_message_leave();
+    zr_tcp_abort(&tcp.transport, fails);
+    tcp.open = false;
+}
+
+/* Waits until this rank has seen the loss of a rank: another rank's report arrives before. A rank that has
+ * failed ends the run. */
+static bool lost(struct zr_local_world *local)
+{
+    char words[ZR_TRANSPORT_WHY_BYTES];
+    uint64_t beat_ns = tcp.options.heartbeat_ns ? tcp.options.heartbeat_ns : ZR_TCP_HEARTBEAT_NS;
+    uint64_t until_ns = zr_os_now_ns() + 2 * ZR_TCP_LOST_BEATS * beat_ns;
+    enum zr_tcp_loss loss = ZR_TCP_ALL_THERE;
+    if (!tcp.open || zr_local_is_out_of_step(local) ||
+        atomic_load(&local->restarts) >= tcp.launch.max_restarts)
+        return false;
+    while (loss == ZR_TCP_ALL_THERE && zr_os_now_ns() < until_ns && atomic_load(&local->abort) == 0) {
+        loss = zr_tcp_find_loss(&tcp.transport, words);
+        if (loss == ZR_TCP_ALL_THERE)
+            nap(LOOK_NS);
+    }
+    return loss == ZR_TCP_RANK_LOST || atomic_load(&local->restarting);
+}
+
+/* Closes all connections, so that each other rank sees a loss too, and makes them again. */
+static zr_result rejoin(struct zr_local_world *local, unsigned rank)
+{
+    char words[ZR_TRANSPORT_WHY_BYTES] = "a rank was lost";
+    if (tcp.open)
+        zr_tcp_find_loss(&tcp.transport, words);
+    disconnect(false);
+    zr_result result = zr_local_await_restart(local, rank, words);
+    if (result != ZR_OK)
+        return result;
+    result = connect_all(local, rank);
+    if (result != ZR_OK) {
+        zr_local_log("rank %u: %s, and was not back within %.4g s: %s", rank, words,
+                     (double)rejoin_limit_ns() * 1e-9, zr_last_error());
+        zr_local_message_logged(local);
+    }
+    return result;
+}
+
+static const struct zr_local_ties ties = {lost, rejoin};
 
 /* A rank that succeeds leaves the run and waits for the others to leave; the connections of a failed rank
  * close, which ends the others' waits. */
@@ -42,27 +142,34 @@ static int run_rank(struct zr_local_world *local, unsigned rank, void *argument)
 {
     (void)argument;
     tcp.options.rank = rank;
+    tcp.options.local = tcp.launch.max_restarts > 0 ? local : NULL;
+    if (tcp.options.local)
+        zr_local_set_ties(&ties);
     if (rank > 0 && tcp.options.listener >= 0) {
         close(tcp.options.listener);
         tcp.options.listener = -1;
     }
-    if (zr_tcp_open(&tcp.transport, &tcp.options) != ZR_OK) {
+    if (connect_all(local, rank) != ZR_OK) {
         zr_local_log("%s", zr_last_error());
         zr_local_message_logged(local);
         return EXIT_FAILED;
     }
-    zr_message_join(&tcp.transport);
     int code = tcp.launch.rank_main(local, rank, tcp.launch.argument);
+    if (code != 0 || !tcp.open) {
+        disconnect(true);
+        return code;
+    }
     zr_message_leave();
-    if (code != 0) {
-        zr_tcp_abort(&tcp.transport);
-    } else if (tcp.transport.close(&tcp.transport) != 0) {
+    if (tcp.transport.close(&tcp.transport) != 0) {
         code = EXIT_FAILED;
         if (tcp.launch.rendezvous) /* else the launcher reports the lost rank */
             zr_local_log("rank %u: %s", rank, tcp.transport.why);
     }
     return code;
 }
+
+/* ---- Launches --------------------------------------------------------------------------------------------
+ */
 
 /* Ranks that are forked here meet at a port of this host that the system chooses, with a secret of their own.
  */

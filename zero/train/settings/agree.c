@@ -12,11 +12,11 @@
 /* Options that may differ between ranks. */
 static bool own(const struct zr_flag *flag)
 {
-    static const char *const names[] = {"config",      "rank",           "secret-file",  "log",
-                                        "tensorboard", "status",         "json",         "trace",
-                                        "threads",     "memory-limit",   "host-limit",   "over-plan",
-                                        "flops",       "bandwidth",      "comm-timeout", "nvme-limit",
-                                        "nvme-depth",  "nvme-bandwidth", "device",       "max-restarts"};
+    static const char *const names[] = {
+        "config", "rank",         "secret-file",  "log",          "tensorboard", "status",
+        "json",   "trace",        "threads",      "memory-limit", "host-limit",  "over-plan",
+        "flops",  "bandwidth",    "comm-timeout", "nvme-limit",   "nvme-depth",  "nvme-bandwidth",
+        "device", "max-restarts", "rejoin-within"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (strcmp(flag->name, names[i]) == 0)
             return true;

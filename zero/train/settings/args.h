@@ -128,6 +128,7 @@ struct zr_train_config {
     bool deterministic;                /* NCCL sums in rank order */
     unsigned comm_timeout;             /* seconds */
     unsigned max_restarts;             /* of killed ranks */
+    double rejoin_within;              /* seconds */
     struct zr_start start;             /* launcher of the ranks */
     unsigned ranks_here;               /* ranks on this machine */
     unsigned groups;                   /* --groups: each has a mesh of world / groups ranks */

@@ -212,6 +212,8 @@ const struct zr_flag zr_flags[] = {
           "seconds of silence after which a rank counts as lost"),
     COUNT("max-restarts", memory, max_restarts, "0", 0, 1000000,
           "killed ranks that are replaced while the run continues"),
+    REAL("rejoin-within", memory, rejoin_within, "60", 0.1, 86400,
+         "--comm tcp: seconds to wait for lost ranks and cut links, with --max-restarts"),
 
     CHOICE("optimizer", optimizing, optimizer.kind, "adamw", ZR_OPTIMIZER_NAMES,
            "update of parameters, see below"),

@@ -241,10 +241,13 @@ static const char *noise_conflict(const struct zr_train_config *config)
 /* Message about an option that contradicts --max-restarts; NULL: none. */
 static const char *restart_conflict(const struct zr_train_config *config)
 {
+    if (zr_flag_given(config, "rejoin-within") &&
+        (config->max_restarts == 0 || config->comm != ZR_CARRIER_TCP))
+        return "--rejoin-within requires --comm tcp and --max-restarts";
     return config->max_restarts == 0 ? NULL
-           : config->by_mpi || (config->comm != ZR_CARRIER_LOCAL && config->comm != ZR_TRAIN_COMM_PS)
-               ? "--max-restarts requires --comm local or ps: the other transports do not replace a lost rank"
-           : config->start.kind != ZR_START_FORK
+           : config->by_mpi || (config->comm > ZR_CARRIER_TCP && config->comm != ZR_TRAIN_COMM_PS)
+               ? "--max-restarts requires --comm local, tcp or ps: the other transports do not replace a lost rank"
+           : config->start.kind != ZR_START_FORK && config->comm != ZR_CARRIER_TCP
                ? "--max-restarts requires ranks that zr-train forks, with --ranks; torchrun and srun restart ranks "
                  "by themselves"
            : config->backend == ZR_TRAIN_CUDA

@@ -8,14 +8,15 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "alloc/base/error.h"
 #include "alloc/base/system/file.h"
 #include "alloc/base/system/socket.h"
 
-enum { HOST_BYTES = 256, PORT_BYTES = 8, BACKLOG = 512, PROBES = 4, HOSTS_BYTES = 256 << 10 };
-#define BLANKS " \t\r"
+enum { HOST_BYTES = 256, PORT_BYTES = 8, BACKLOG = 512, PROBES = 4 };
+enum { ADDRESSES_MAX = 16, ANSWER_BYTES = 8 << 10, EXIT_NO_EXEC = 127 };
 
 /* Splits HOST:PORT or [HOST]:PORT. */
 static bool split(const char *rendezvous, char *host, char *port)
@@ -55,46 +56,54 @@ static bool parse(struct zr_tcp_address *out, const char *text, const char *port
     return true;
 }
 
-/* Whether a line of /etc/hosts has a name; its first word is the address. Ends the words of the line. */
-static bool names(char *line, const char *host)
+/* The addresses of the last name: found in the launcher, so that ranks have them after the fork. */
+static struct {
+    char host[HOST_BYTES], port[PORT_BYTES];
+    struct zr_tcp_address addresses[ADDRESSES_MAX];
+    unsigned count;
+} found;
+
+/* In the child: prints a line per address and kind of socket, each with the address first. */
+static void become_getent(char *host, int out)
 {
-    bool found = false;
-    line[strcspn(line, "#")] = '\0';
-    for (char *at = line + strcspn(line, BLANKS); *at; at += strcspn(at, BLANKS)) {
-        *at++ = '\0';
-        at += strspn(at, BLANKS);
-        size_t bytes = strcspn(at, BLANKS);
-        found |= bytes > 0 && strlen(host) == bytes && strncasecmp(at, host, bytes) == 0;
-    }
-    return found;
+    char *line[] = {"getent", "--", "ahosts", host, NULL};
+    if (dup2(out, STDOUT_FILENO) == STDOUT_FILENO)
+        execvp(line[0], line);
+    _exit(EXIT_NO_EXEC);
 }
 
-/* Finds the address of a name with this number, modulo their count, in /etc/hosts. */
-static bool look_up(struct zr_tcp_address *out, const char *host, const char *port, unsigned number)
+/* Asks getent(1) for the addresses of a name, since the C library's own look-up allocates memory. It uses
+ * /etc/hosts, DNS and what else /etc/nsswitch.conf names. */
+static void look_up(char *host, const char *port)
 {
-    static char text[HOSTS_BYTES + 1];
-    struct zr_tcp_address one;
-    struct zr_file file;
-    uint64_t bytes = 0;
-    unsigned count = 0;
-    if (zr_file_open_regular(&file, "/etc/hosts") != ZR_OK)
-        return false;
-    bool good = zr_file_size(&file, &bytes) == ZR_OK && bytes <= HOSTS_BYTES &&
-                zr_file_read_at(&file, 0, text, bytes) == ZR_OK;
-    zr_file_close(&file);
-    text[good ? bytes : 0] = '\0';
-    for (char *line = text, *next; *line; line = next) {
+    static char answer[ANSWER_BYTES + 1];
+    int ends[2];
+    ssize_t bytes = 0;
+    found.count = 0;
+    if (pipe(ends) != 0)
+        return;
+    pid_t child = fork();
+    if (child == 0)
+        become_getent(host, ends[1]);
+    close(ends[1]);
+    if (child > 0)
+        bytes = zr_read_all(ends[0], ZR_PRESENT_POSITION, answer, ANSWER_BYTES);
+    close(ends[0]);
+    while (child > 0 && waitpid(child, NULL, 0) < 0 && errno == EINTR)
+        ;
+    answer[bytes > 0 ? bytes : 0] = '\0';
+    for (char *line = answer, *next; *line && found.count < ADDRESSES_MAX; line = next) {
         size_t length = strcspn(line, "\n");
         next = line + length + (line[length] == '\n');
         line[length] = '\0';
-        line += strspn(line, BLANKS);
-        if (names(line, host) && parse(&one, line, port) && count++ <= number)
-            *out = one;
+        bool stream = strstr(line, " STREAM") != NULL;
+        line[strcspn(line, " ")] = '\0';
+        found.count += stream && parse(&found.addresses[found.count], line, port);
     }
-    return count > 0 && (number < count || look_up(out, host, port, number % count));
+    snprintf(found.host, sizeof found.host, "%s", host);
+    snprintf(found.port, sizeof found.port, "%s", port);
 }
 
-/* The C library's own look-up allocates memory, so the trainer knows addresses and names of /etc/hosts. */
 zr_result zr_tcp_resolve(struct zr_tcp_address *out, const char *rendezvous, unsigned number)
 {
     char host[HOST_BYTES], port[PORT_BYTES];
@@ -104,13 +113,18 @@ zr_result zr_tcp_resolve(struct zr_tcp_address *out, const char *rendezvous, uns
             "--rendezvous %s: give HOST:PORT, as 10.0.0.1:29500 or [2001:db8::1]:29500, with a port below "
             "65536",
             rendezvous);
-    if (parse(out, host, port) || look_up(out, host, port, number))
+    if (parse(out, host, port))
         return ZR_OK;
-    return zr_fail(
-        ZR_ERR_INVALID,
-        "--rendezvous %s: %s is neither an address nor a name in /etc/hosts; give the address that `getent "
-        "hosts %s` prints",
-        rendezvous, host, host);
+    if (found.count == 0 || strcmp(found.host, host) != 0 || strcmp(found.port, port) != 0)
+        look_up(host, port);
+    if (found.count > 0) {
+        *out = found.addresses[number % found.count];
+        return ZR_OK;
+    }
+    return zr_fail(ZR_ERR_INVALID,
+                   "--rendezvous %s: %s is neither an address nor a name that this host knows; check what "
+                   "`getent ahosts %s` prints",
+                   rendezvous, host, host);
 }
 
 zr_result zr_tcp_rendezvous_find(const char *rendezvous)

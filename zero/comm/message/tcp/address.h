@@ -18,7 +18,8 @@ struct zr_tcp_address {
 };
 
 /* An address of HOST:PORT: the one with this number, modulo their count. ZR_ERR_INVALID: not HOST:PORT, or
- * HOST is neither an address nor a name of /etc/hosts. One thread at a time. */
+ * HOST is neither an address nor a name that getent(1) finds: it runs once for a name. One thread at a time.
+ */
 zr_result zr_tcp_resolve(struct zr_tcp_address *out, const char *rendezvous, unsigned number);
 /* The address at which a rank accepts / and back, of a listening socket. */
 void zr_tcp_address_of(struct zr_tcp_address *out, const struct zr_tcp_introduction *introduction);

@@ -95,8 +95,8 @@ struct zr_tcp_peer {
     unsigned small_open;            /* small messages of the peer that have not been credited */
     unsigned small_received;        /* of them, those that a receive has taken */
     unsigned envelopes;             /* announcements of the peer without a receive */
-    bool lost, left, draining;      /* left: the peer has said BYE */
-    uint64_t heard_ns, said_ns;     /* on the transport's clock */
+    bool lost, left, failed, draining; /* left, failed: the peer has said BYE, without or with a failure */
+    uint64_t heard_ns, said_ns;        /* on the transport's clock */
     char host[ZR_TCP_HOST_BYTES], why[ZR_TRANSPORT_WHY_BYTES];
 };
 
@@ -104,6 +104,7 @@ enum { ZR_TCP_CHUNK = 128, ZR_TCP_CHUNKS = 512, ZR_TCP_SCRATCH = 64 << 10 };
 
 struct zr_tcp {
     struct zr_transport *transport;
+    struct zr_local_world *local; /* see struct zr_tcp_options */
     unsigned rank, world, streams;
     unsigned host_first, host_ranks; /* see struct zr_transport */
     zr_backend *backend;
@@ -139,6 +140,8 @@ void zr_tcp_destroy(struct zr_tcp *tcp);
 /* streams.c: reads and writes what the connections take, and tests for lost peers. Waits for up to wait_ms
  * for the first event. Caller holds the lock. */
 void zr_tcp_progress(struct zr_tcp *tcp, int wait_ms);
+/* Says to each other rank, as far as its connection takes it, that this rank leaves, or fails. */
+void zr_tcp_say_bye(struct zr_tcp *tcp, bool fails);
 /* Queues a frame on a peer's first connection and writes what the connection takes. */
 void zr_tcp_post(struct zr_tcp *tcp, unsigned peer, struct zr_tcp_item *item);
 /* Writes what the peer's connections take. */

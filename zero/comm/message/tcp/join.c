@@ -2,7 +2,11 @@
  * rendezvous and learn all addresses; then each rank connects to all lower ranks. wire.h has the messages.
  *
  * One thread makes all connections of a rank at the same time. Connections whose other side has not proved
- * the secret are bounded in number and time; the listening socket is closed once all ranks are there. */
+ * the secret are bounded in number and time; the listening socket is closed once all ranks are there.
+ *
+ * After the loss of a rank all ranks meet again, each in its own time. Each has the run's number, unless its
+ * process was started for this rendezvous, and the last generation that it knows; rank 0, which may be a new
+ * process too, gives the next one. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -21,6 +25,7 @@
 enum { ACCEPTS = 64, DIALS = 16, DOORS = ACCEPTS + DIALS, POLL_MS = 50, REFUSALS_MAX = 3, WHY_BYTES = 200 };
 #define SHAKE_NS 5000000000ull /* time for a stranger to prove that it has the secret */
 #define RETRY_NS 50000000ull
+#define DIAL_NS  2000000000ull /* time for a connection: the system sends again after 1 s */
 
 enum phase { CLOSED = 0, CONNECTING, SHAKING, REPLY };
 
@@ -30,7 +35,7 @@ struct door {
     int fd;
     bool dials, proved;
     unsigned peer, stream;
-    uint64_t deadline_ns; /* of a stranger; 0: the run's */
+    uint64_t deadline_ns; /* of a stranger, or of a connection that is being made */
     struct zr_tcp_hand hand;
     size_t sent_bytes, have_bytes; /* of hand.out / of what comes next */
     struct zr_tcp_reply reply;
@@ -42,6 +47,9 @@ struct join {
     int listener;
     bool known; /* the table is there */
     uint64_t run, deadline_ns, retry_ns;
+    uint64_t known_ns; /* when the table was there */
+    uint64_t point;
+    uint32_t generation, restarts;
     unsigned refusals, strangers, attempts;
     char why[WHY_BYTES]; /* of the last connection that failed; "": none */
     zr_result result;    /* not ZR_OK: why no more attempts make sense, in zr_last_error() */
@@ -75,9 +83,18 @@ static void retry(struct join *join, struct door *door, const char *why)
 
 static void give_up(struct join *join, struct door *door, const char *why)
 {
-    join->result = zr_fail(ZR_ERR_UNAVAILABLE, "--comm tcp: rank %u cannot join the run at %s: %s",
-                           join->tcp->rank, join->options->rendezvous, why);
+    zr_result result = door->reply.refused ? ZR_ERR_INVALID : ZR_ERR_UNAVAILABLE;
+    join->result = zr_fail(result, "--comm tcp: rank %u cannot join the run at %s: %s", join->tcp->rank,
+                           join->options->rendezvous, why);
     close_door(door);
+}
+
+/* Whether the other side of a connection has closed it. */
+static bool is_closed(int fd)
+{
+    char byte;
+    ssize_t got = zr_receive_bytes(fd, &byte, 1, MSG_DONTWAIT | MSG_PEEK);
+    return got == 0 || (got < 0 && errno != EAGAIN && errno != EINTR);
 }
 
 /* The other side has ended the connection. */
@@ -99,12 +116,17 @@ static void end_door(struct join *join, struct door *door)
 /* A finished connection becomes a stream. */
 static void install(struct join *join, struct door *door, unsigned peer, unsigned stream)
 {
-    zr_tcp_tune(door->fd, ZR_TCP_LOST_BEATS * join->tcp->heartbeat_ns);
     join->tcp->peers[peer].streams[stream].fd = door->fd;
     door->phase = CLOSED;
 }
 
 /* ---- The side that accepts ----------------------------------------------------------------------------- */
+
+/* Also finds a cut link while a rank waits for the table. */
+static void tune(const struct join *join, int fd)
+{
+    zr_tcp_tune(fd, ZR_TCP_LOST_BEATS * join->tcp->heartbeat_ns);
+}
 
 static void accept_door(struct join *join)
 {
@@ -116,6 +138,7 @@ static void accept_door(struct join *join)
     door->fd = fd;
     door->phase = SHAKING;
     door->deadline_ns = zr_os_now_ns() + SHAKE_NS;
+    tune(join, fd);
     door->hand.secret = join->options->secret;
     if (zr_tcp_hand_begin(&door->hand) == ZR_TCP_FAILS)
         close_door(door);
@@ -131,11 +154,33 @@ static void refuse(struct door *door, const char *format, unsigned a, unsigned b
     close_door(door);
 }
 
-/* A rank at the rendezvous. */
+/* Whether a rank is at the rendezvous already. After a loss the later connection of a rank counts: the
+ * earlier one may be cut. */
+static bool is_there(const struct join *join, const struct zr_tcp_introduction *other)
+{
+    int *fd = &join->tcp->peers[other->rank].streams[0].fd;
+    if (*fd < 0 || (other->generation == 0 && !is_closed(*fd)))
+        return *fd >= 0;
+    close(*fd);
+    *fd = -1;
+    return false;
+}
+
+/* A rank comes again after the table was sent: the others cannot reach the process that had it. */
+static void begin_again(struct join *join, struct door *door)
+{
+    join->result = zr_fail(ZR_ERR_PEER, "--comm tcp: rank %u on host %s was lost while the ranks connected",
+                           door->hand.introduction.rank, join->table[door->hand.introduction.rank].host);
+    close_door(door);
+}
+
+/* A rank at the rendezvous. A new process of rank 0 learns the run's number from the others. */
 static void welcome(struct join *join, struct door *door)
 {
     const struct zr_tcp_introduction *other = &door->hand.introduction;
     struct zr_tcp *tcp = join->tcp;
+    if (other->run != 0 && join->own.run == 0 && !join->known)
+        join->own.run = join->run = other->run;
     if (other->world != tcp->world)
         refuse(door, "it has %u ranks, and rank 0 has %u; give all the same --ranks", other->world,
                tcp->world);
@@ -143,10 +188,17 @@ static void welcome(struct join *join, struct door *door)
         refuse(door, "it has --tcp-streams %u, and rank 0 has %u", other->streams, tcp->streams);
     else if (!zr_tcp_introduction_valid(other, tcp->world) || other->rank == 0 || other->stream != 0)
         refuse(door, "rank %u of %u is not a rank above 0", other->rank, tcp->world);
-    else if (tcp->peers[other->rank].streams[0].fd >= 0)
+    else if (other->run != 0 && other->run != join->run)
+        refuse(door, "rank %u of %u belongs to another run", other->rank, tcp->world);
+    else if (join->known && join->options->local)
+        begin_again(join, door);
+    else if (is_there(join, other))
         refuse(door, "another process is rank %u of %u already", other->rank, tcp->world);
     else {
         join->table[other->rank] = *other;
+        join->generation = other->generation > join->generation ? other->generation : join->generation;
+        join->restarts = other->restarts > join->restarts ? other->restarts : join->restarts;
+        join->point = other->point > join->point ? other->point : join->point;
         install(join, door, other->rank, 0);
     }
 }
@@ -156,8 +208,9 @@ static void admit(struct join *join, struct door *door)
     const struct zr_tcp_introduction *other = &door->hand.introduction;
     struct zr_tcp *tcp = join->tcp;
     bool valid = zr_tcp_introduction_valid(other, tcp->world) && other->run == join->run && join->known &&
-                 other->rank > tcp->rank && other->streams == tcp->streams;
-    if (tcp->rank == 0 && other->run == 0)
+                 other->generation == join->generation && other->rank > tcp->rank &&
+                 other->streams == tcp->streams;
+    if (tcp->rank == 0 && other->stream == 0)
         welcome(join, door);
     else if (valid && tcp->peers[other->rank].streams[other->stream].fd < 0)
         install(join, door, other->rank, other->stream);
@@ -183,15 +236,43 @@ static bool send_all(const struct join *join, int fd, const void *data, size_t b
     return bytes == 0;
 }
 
+/* The table is there. A successor of this process continues from here. */
+static void learn(struct join *join)
+{
+    struct zr_local_world *local = join->options->local;
+    join->known = true;
+    join->known_ns = zr_os_now_ns();
+    if (!local)
+        return;
+    atomic_store(&local->run, join->run);
+    atomic_store(&local->generation, join->generation);
+    if (atomic_load(&local->restarts) < join->restarts)
+        atomic_store(&local->restarts, join->restarts);
+    zr_local_set_restart_point(local, join->point);
+}
+
 /* Rank 0: sends the table once all ranks are there. */
 static void reply_to_all(struct join *join)
 {
     struct zr_tcp *tcp = join->tcp;
-    struct zr_tcp_reply reply = {.world = tcp->world, .run = join->run};
-    for (unsigned p = 1; p < tcp->world; p++)
-        if (tcp->peers[p].streams[0].fd < 0)
-            return;
-    join->known = true;
+    bool all = true;
+    for (unsigned p = 1; p < tcp->world; p++) {
+        int *fd = &tcp->peers[p].streams[0].fd;
+        if (*fd >= 0 && join->options->local && is_closed(*fd)) {
+            close(*fd);
+            *fd = -1;
+        }
+        all &= *fd >= 0;
+    }
+    if (!all)
+        return;
+    join->generation++;
+    learn(join);
+    struct zr_tcp_reply reply = {.world = tcp->world,
+                                 .run = join->run,
+                                 .point = join->point,
+                                 .generation = join->generation,
+                                 .restarts = join->restarts};
     for (unsigned p = 1; p < tcp->world && join->result == ZR_OK; p++)
         if (!send_all(join, tcp->peers[p].streams[0].fd, &reply, sizeof reply) ||
             !send_all(join, tcp->peers[p].streams[0].fd, join->table, tcp->world * sizeof *join->table))
@@ -242,6 +323,7 @@ static void dial(struct join *join)
             return;
         }
         door->phase = CONNECTING;
+        door->deadline_ns = zr_os_now_ns() + DIAL_NS;
         if (zr_connect(door->fd, &address.any, address.bytes) != 0 && errno != EINPROGRESS)
             retry(join, door, strerrordesc_np(errno));
     }
@@ -258,6 +340,14 @@ static bool open_own(struct join *join, struct door *door)
     return true;
 }
 
+/* Whether a socket has connected to itself: the system gave it the port that nothing listens at. */
+static bool is_itself(int fd)
+{
+    struct zr_tcp_address own = {.bytes = sizeof own.six}, other = own;
+    return getsockname(fd, &own.any, &own.bytes) == 0 && getpeername(fd, &other.any, &other.bytes) == 0 &&
+           own.bytes == other.bytes && memcmp(&own.six, &other.six, own.bytes) == 0;
+}
+
 static void connected(struct join *join, struct door *door)
 {
     int error = 0;
@@ -266,6 +356,11 @@ static void connected(struct join *join, struct door *door)
         retry(join, door, error ? strerrordesc_np(error) : "the connection failed");
         return;
     }
+    if (is_itself(door->fd)) {
+        retry(join, door, "nothing accepts there");
+        return;
+    }
+    tune(join, door->fd);
     if (!open_own(join, door)) {
         close_door(door);
         return;
@@ -276,6 +371,8 @@ static void connected(struct join *join, struct door *door)
     door->hand.introduction = join->own;
     door->hand.introduction.stream = door->stream;
     door->hand.introduction.run = join->run;
+    if (join->known)
+        door->hand.introduction.generation = join->generation;
     zr_tcp_hand_begin(&door->hand);
 }
 
@@ -293,7 +390,10 @@ static void take_reply(struct join *join, struct door *door)
             return;
         }
     join->run = door->reply.run;
-    join->known = true;
+    join->point = door->reply.point;
+    join->generation = door->reply.generation;
+    join->restarts = door->reply.restarts;
+    learn(join);
     install(join, door, 0, 0);
 }
 
@@ -383,8 +483,8 @@ static void pump(struct join *join, struct door *door)
     }
 }
 
-/* Closes connections of strangers that are silent. What they had sent has been read: this rank may be the
- * slow one. */
+/* Closes connections of strangers that are silent, and those that are not made. What strangers had sent has
+ * been read: this rank may be the slow one. */
 static void close_late(struct join *join)
 {
     uint64_t now_ns = zr_os_now_ns();
@@ -393,6 +493,9 @@ static void close_late(struct join *join)
             join->strangers++;
             close_door(&join->doors[i]);
         }
+    for (unsigned i = ACCEPTS; i < DOORS; i++)
+        if (join->doors[i].phase == CONNECTING && now_ns > join->doors[i].deadline_ns)
+            retry(join, &join->doors[i], "the connection was not answered");
 }
 
 /* One look at all connections. */
@@ -450,6 +553,22 @@ static zr_result fail_late(const struct join *join)
                    strangers);
 }
 
+/* Whether the ranks may still connect. */
+static zr_result check_time(const struct join *join)
+{
+    const struct zr_local_world *local = join->options->local;
+    uint64_t now_ns = zr_os_now_ns();
+    if (now_ns > join->deadline_ns)
+        return fail_late(join);
+    if (local && atomic_load(&local->restarting))
+        return zr_fail(ZR_ERR_PEER, "--comm tcp: a rank of this host was lost while the ranks connected");
+    if (local && join->known && now_ns - join->known_ns > ZR_TCP_LOST_BEATS * join->tcp->heartbeat_ns)
+        return zr_fail(ZR_ERR_PEER, "--comm tcp: rank %u on host %s does not connect%s%s",
+                       first_missing(join), join->table[first_missing(join)].host, join->why[0] ? ": " : "",
+                       join->why);
+    return ZR_OK;
+}
+
 /* Keeps names and hosts of the ranks. */
 static void name_peers(struct join *join)
 {
@@ -470,7 +589,14 @@ static zr_result begin(struct join *join)
     struct zr_tcp *tcp = join->tcp;
     struct zr_process process;
     zr_process_self(&process);
+    struct zr_local_world *local = join->options->local;
     join->own = (struct zr_tcp_introduction){.rank = tcp->rank, .world = tcp->world, .streams = tcp->streams};
+    if (local) {
+        join->own.run = join->run = atomic_load(&local->run);
+        join->own.generation = join->generation = atomic_load(&local->generation);
+        join->own.restarts = join->restarts = atomic_load(&local->restarts);
+        join->own.point = join->point = zr_local_restart_point(local);
+    }
     if (gethostname(join->own.host, sizeof join->own.host - 1) != 0)
         snprintf(join->own.host, sizeof join->own.host, "?");
     join->own.machine = zr_hash_next(process.machine, zr_hash_text(join->own.host));
@@ -480,8 +606,10 @@ static zr_result begin(struct join *join)
         return ZR_OK;
     unsigned char number[ZR_TCP_SECRET_BYTES];
     zr_result result = zr_tcp_secret_make(number);
-    memcpy(&join->run, number, sizeof join->run);
-    join->run |= 1; /* 0 is no number */
+    if (join->run == 0) {
+        memcpy(&join->run, number, sizeof join->run);
+        join->run |= 1; /* 0 is no number */
+    }
     if (result == ZR_OK && join->listener < 0)
         result = zr_tcp_listen(&join->listener, join->options->rendezvous, NULL);
     if (result == ZR_OK) {
@@ -510,8 +638,8 @@ zr_result zr_tcp_join(struct zr_tcp *tcp, const struct zr_tcp_options *options)
         if (join->result == ZR_OK)
             attend(join);
         result = join->result;
-        if (result == ZR_OK && zr_os_now_ns() > join->deadline_ns && first_missing(join) < tcp->world)
-            result = fail_late(join);
+        if (result == ZR_OK && first_missing(join) < tcp->world)
+            result = check_time(join);
     }
     if (result == ZR_OK)
         name_peers(join);
@@ -519,7 +647,8 @@ zr_result zr_tcp_join(struct zr_tcp *tcp, const struct zr_tcp_options *options)
         if (join->doors[i].phase != CLOSED)
             close_door(&join->doors[i]);
     if (join->listener >= 0) {
-        shutdown(join->listener, SHUT_RDWR); /* the launcher has a copy of the descriptor */
+        if (!options->local)
+            shutdown(join->listener, SHUT_RDWR); /* the launcher has a copy of the descriptor */
         close(join->listener);
     }
     zr_drop(tcp->arena, &join);

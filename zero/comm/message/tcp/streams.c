@@ -175,6 +175,16 @@ void zr_tcp_write(struct zr_tcp *tcp, unsigned p)
         write_stream(tcp, &tcp->peers[p].streams[i]);
 }
 
+void zr_tcp_say_bye(struct zr_tcp *tcp, bool fails)
+{
+    for (unsigned p = 0; p < tcp->world; p++) {
+        tcp->peers[p].bye.frame.tag = fails;
+        if (p != tcp->rank && !tcp->peers[p].lost)
+            zr_tcp_post(tcp, p, &tcp->peers[p].bye);
+    }
+    tcp->closing = true; /* BYE is the last frame */
+}
+
 /* ---- Reading ------------------------------------------------------------------------------------------- */
 
 /* Where the next bytes of a stream go. */
@@ -237,6 +247,12 @@ bool zr_tcp_read(struct zr_tcp *tcp, struct zr_tcp_stream *stream)
 
 /* ---- The clock ----------------------------------------------------------------------------------------- */
 
+/* Whether the launcher ends the run: it kills this rank soon, and other ranks then wait for a successor. */
+static bool is_ending(const struct zr_tcp *tcp)
+{
+    return tcp->local && atomic_load(&tcp->local->abort) != 0 && !atomic_load(&tcp->local->restarting);
+}
+
 static void tick(struct zr_tcp *tcp)
 {
     uint64_t now_ns = zr_os_now_ns(), passed_ns = now_ns - tcp->looked_ns;
@@ -246,6 +262,8 @@ static void tick(struct zr_tcp *tcp)
     if (tcp->clock_ns - tcp->ticked_ns < tick_ns)
         return;
     tcp->ticked_ns = tcp->clock_ns;
+    if (is_ending(tcp) && !tcp->closing)
+        zr_tcp_say_bye(tcp, true);
     for (unsigned p = 0; p < tcp->world; p++) {
         struct zr_tcp_peer *peer = &tcp->peers[p];
         if (p == tcp->rank || peer->lost)

@@ -148,10 +148,33 @@ void zr_tcp_destroy(struct zr_tcp *tcp)
     zr_backend_destroy(backend);
 }
 
-void zr_tcp_abort(struct zr_transport *transport)
+void zr_tcp_abort(struct zr_transport *transport, bool fails)
 {
-    zr_tcp_destroy(of(transport));
+    struct zr_tcp *tcp = of(transport);
+    if (fails) {
+        pthread_mutex_lock(&tcp->lock);
+        zr_tcp_say_bye(tcp, true);
+        pthread_mutex_unlock(&tcp->lock);
+    }
+    zr_tcp_destroy(tcp);
     transport->state = NULL;
+}
+
+enum zr_tcp_loss zr_tcp_find_loss(struct zr_transport *transport, char *words)
+{
+    struct zr_tcp *tcp = of(transport);
+    enum zr_tcp_loss loss = ZR_TCP_ALL_THERE;
+    pthread_mutex_lock(&tcp->lock);
+    zr_tcp_progress(tcp, 0);
+    for (unsigned p = 0; p < tcp->world && loss != ZR_TCP_RANK_FAILED; p++) {
+        const struct zr_tcp_peer *peer = &tcp->peers[p];
+        if (!peer->lost || (loss == ZR_TCP_RANK_LOST && !peer->failed))
+            continue;
+        loss = peer->failed ? ZR_TCP_RANK_FAILED : ZR_TCP_RANK_LOST;
+        snprintf(words, ZR_TRANSPORT_WHY_BYTES, "%s", peer->why);
+    }
+    pthread_mutex_unlock(&tcp->lock);
+    return loss;
 }
 
 /* Whether each other rank has left or is lost, and has this rank's BYE. */
@@ -168,10 +191,7 @@ static int tcp_close(struct zr_transport *transport)
     struct zr_tcp *tcp = of(transport);
     int failed = 0;
     pthread_mutex_lock(&tcp->lock);
-    for (unsigned p = 0; p < tcp->world; p++)
-        if (p != tcp->rank && !tcp->peers[p].lost)
-            zr_tcp_post(tcp, p, &tcp->peers[p].bye);
-    tcp->closing = true; /* BYE is the last frame */
+    zr_tcp_say_bye(tcp, false);
     while (!all_left(tcp)) {
         pthread_mutex_unlock(&tcp->lock);
         pthread_mutex_lock(&tcp->lock);
@@ -181,7 +201,7 @@ static int tcp_close(struct zr_transport *transport)
         if (tcp->peers[p].lost && !tcp->peers[p].left)
             failed = say_why(tcp, tcp->peers[p].why);
     pthread_mutex_unlock(&tcp->lock);
-    zr_tcp_abort(transport);
+    zr_tcp_abort(transport, false);
     return failed;
 }
 
@@ -230,7 +250,8 @@ zr_result zr_tcp_make(struct zr_tcp **out, const struct zr_tcp_options *options)
         return result;
     }
     *tcp =
-        (struct zr_tcp){.rank = options->rank,
+        (struct zr_tcp){.local = options->local,
+                        .rank = options->rank,
                         .world = options->world,
                         .streams = options->streams ? options->streams : ZR_TCP_STREAMS,
                         .backend = backend,

@@ -8,6 +8,7 @@
 
 #include "alloc/zr.h"
 #include "zero/comm/message/transport.h"
+#include "zero/launch/control.h"
 
 enum { ZR_TCP_SECRET_BYTES = 32 };
 #define ZR_TCP_HEARTBEAT_NS UINT64_C(1000000000)
@@ -21,20 +22,33 @@ struct zr_tcp_options {
     uint64_t join_timeout_ns; /* time for all ranks to connect; 0: 60 s */
     const char *rendezvous;   /* HOST:PORT at which rank 0 accepts; [HOST]:PORT for IPv6 */
     int listener; /* rank 0: socket that accepts at `rendezvous`, owned from now on; -1: none yet */
+    /* Of a run whose lost ranks are replaced: has the run's number and generation, which outlive this
+     * process. zr_tcp_open() then fails if not all ranks connect within ZR_TCP_LOST_BEATS heartbeats after
+     * the last one has arrived, or if `restarting` is set: the caller repeats it. NULL: a lost rank ends the
+     * run. */
+    struct zr_local_world *local;
     unsigned char secret[ZR_TCP_SECRET_BYTES];
 };
 
-/* Connects to all other ranks and fills *out. Collective. ZR_ERR_INVALID: options out of range.
- * ZR_ERR_UNAVAILABLE: a rank did not arrive in time, the secrets differ, or the system refuses sockets. */
+/* Connects to all other ranks and fills *out. Collective. ZR_ERR_INVALID: options out of range, or rank 0
+ * refuses this rank. ZR_ERR_UNAVAILABLE: a rank did not arrive in time, the secrets differ, or the system
+ * refuses sockets. ZR_ERR_PEER: a rank was lost meanwhile. */
 zr_result zr_tcp_open(struct zr_transport *out, const struct zr_tcp_options *options);
-/* Ends an open transport without waiting for other ranks, which count this rank as lost. */
-void zr_tcp_abort(struct zr_transport *transport);
+/* Ends an open transport without waiting for other ranks, which count this rank as lost. `fails`: and this
+ * rank ends the run. */
+void zr_tcp_abort(struct zr_transport *transport, bool fails);
+
+/* The first lost rank in the order of ranks, and its loss in words of ZR_TRANSPORT_WHY_BYTES; a rank that has
+ * said that it fails comes first. */
+enum zr_tcp_loss { ZR_TCP_ALL_THERE = 0, ZR_TCP_RANK_LOST, ZR_TCP_RANK_FAILED };
+enum zr_tcp_loss zr_tcp_find_loss(struct zr_transport *transport, char *words);
 
 /* A listening socket at HOST:PORT (a port of 0: any), and its address as text of ZR_TCP_ADDRESS_BYTES. */
 enum { ZR_TCP_ADDRESS_BYTES = 300 };
 zr_result zr_tcp_listen(int *out, const char *rendezvous, char *address);
 
-/* ZR_ERR_INVALID: not HOST:PORT, or HOST is neither an address nor a name in /etc/hosts. */
+/* ZR_ERR_INVALID: not HOST:PORT, or HOST is neither an address nor a name that getent(1) finds. Call it
+ * before the fork: ranks then have the addresses. */
 zr_result zr_tcp_rendezvous_find(const char *rendezvous);
 
 /* Makes a secret of the system's random numbers / of text / of a file that only its owner can read. */

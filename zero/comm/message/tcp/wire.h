@@ -11,8 +11,9 @@
  *   HMAC is HMAC-SHA256. C says nothing about itself before A has proved that it has the secret.
  *
  *   Rendezvous. The ranks above 0 introduce themselves to rank 0, each with the address at which it accepts.
- *   Rank 0 answers with a reply; its text is the reason of a refusal, or the run's number and one
- * introduction per rank follow. This connection becomes the first between the two.
+ *   Rank 0 answers with a reply; its text is the reason of a refusal, or the run's number, the generation and
+ *   one introduction per rank follow. This connection becomes the first between the two. Each rendezvous of a
+ *   run makes a new generation; a rank refuses connections of another run or generation.
  *
  *   Frames. struct zr_tcp_frame, then `bytes` bytes if the kind has a payload. */
 #ifndef ZR_TCP_WIRE_H
@@ -21,7 +22,7 @@
 #include <stdint.h>
 
 enum {
-    ZR_TCP_VERSION = 1,
+    ZR_TCP_VERSION = 2,
     ZR_TCP_NONCE_BYTES = 32,
     ZR_TCP_MAC_BYTES = 32,
     ZR_TCP_HOST_BYTES = 64,
@@ -59,6 +60,9 @@ struct zr_tcp_introduction {
     uint32_t rank, world;
     uint32_t stream, streams; /* number of this connection, 0: the first; N */
     uint64_t run;             /* number of the run; 0: not known yet, at the rendezvous */
+    uint32_t generation;      /* of this connection / at the rendezvous: the last one that the rank knows */
+    uint32_t restarts;        /* of the run, as far as the rank knows */
+    uint64_t point;           /* see zr_local_set_restart_point() */
     uint64_t machine;         /* equal for ranks of one host */
     uint32_t family, port;    /* 4 or 6 */
     unsigned char address[16];
@@ -71,9 +75,10 @@ struct zr_tcp_intro_message {
 };
 
 struct zr_tcp_reply {
-    uint32_t refused; /* 1: `text` is the reason */
-    uint32_t world;   /* introductions that follow */
-    uint64_t run;
+    uint32_t refused;    /* 1: `text` is the reason */
+    uint32_t world;      /* introductions that follow */
+    uint64_t run, point; /* the largest of all ranks, as restarts */
+    uint32_t generation, restarts;
     char text[ZR_TCP_TEXT_BYTES]; /* ends with a 0 */
 };
 
@@ -85,7 +90,7 @@ enum zr_tcp_kind {
     ZR_TCP_CREDIT,    /* so many small messages have been received: bytes */
     ZR_TCP_WITHDRAW,  /* the sender has cancelled an announced message: message */
     ZR_TCP_BEAT,      /* the sender lives */
-    ZR_TCP_BYE,       /* the sender has left the run: its last frame */
+    ZR_TCP_BYE, /* the sender has left the run: its last frame. Tag 1: it has failed, and ends the run */
     ZR_TCP_KINDS
 };
 
@@ -98,7 +103,7 @@ struct zr_tcp_frame {
 };
 
 _Static_assert(sizeof(struct zr_tcp_frame) == 32, "a frame has no padding");
-_Static_assert(sizeof(struct zr_tcp_introduction) == 120, "an introduction has no padding");
+_Static_assert(sizeof(struct zr_tcp_introduction) == 136, "an introduction has no padding");
 _Static_assert(sizeof(struct zr_tcp_answer) == 72, "an answer has no padding");
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "structures are sent as they are");
 
