@@ -238,6 +238,27 @@ struct zr_parameter_file {
     struct zr_comm_clock *clock; /* NULL: none */
 };
 
+/* The copy of this rank's state on another rank; see backup.h. Zeros: none. */
+struct zr_backup_piece {
+    char *address;
+    size_t at, bytes; /* place in an image */
+};
+struct zr_backup {
+    size_t (*at)[1 + ZR_SLOTS_MAX]; /* [units_count]: place of a unit's values and slots in an image */
+    size_t image_bytes, log_bytes;  /* log_bytes: without frozen units, which are last */
+    struct zr_backup_piece *pieces; /* [pieces_count]: the state, contiguous memory in one piece */
+    size_t pieces_count, next;      /* next: the first piece that was not submitted */
+    char *images;                   /* [2][image_bytes]: of another rank's state, by step modulo 2 */
+    unsigned to, from;              /* ranks of options.backup */
+    zr_ticket ticket;
+    bool under_way;
+    uint64_t step;  /* of the copy under way */
+    uint64_t whole; /* 1 + the step of the last whole copy; 0: none */
+    uint64_t found; /* 1 + the step that all ranks can return to; 0: none */
+    bool *lost;     /* [world]: the rank has no state of that step */
+    uint64_t count; /* whole copies */
+};
+
 /* State that outlives the process; see kept.h. Zeros: none. */
 struct zr_kept {
     struct zr_kept_record *record; /* in `block`; NULL: none, or a dry run */
@@ -245,6 +266,7 @@ struct zr_kept {
     char *log;
     uint64_t layout;        /* hash of what the memory contains */
     struct zr_actions redo; /* the rest of a step, after a restart */
+    struct zr_backup backup;
 };
 
 /* Sums of gradients by matrices of low rank; see low_rank.h. Zeros: none. */
@@ -435,6 +457,8 @@ void zr_engine_rates_set(struct zr_engine *engine, const struct zr_engine_update
 zr_result zr_engine_rates_send(struct zr_engine *engine, struct zr_engine_update *update);
 zr_result zr_engine_weight_read(const struct zr_engine *engine, struct zr_gradient_weight *out);
 
+/* Zeroes parameters, gradients and results. */
+zr_result zr_engine_clear_pools(struct zr_engine *engine);
 /* Fills in shards_*, the sizes of the pools, the units' places and staging_limit. */
 void zr_engine_place(struct zr_engine *engine);
 

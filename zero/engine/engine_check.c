@@ -428,6 +428,11 @@ static zr_result check_kept(const struct zr_engine_options *options)
 {
     const struct zr_optimizer *optimizer = zr_optimizer_of(options->optimizer.kind);
     bool compresses = false;
+    if (options->backup && (!options->kept || zr_comm_world(options->backup) < 2 ||
+                            zr_comm_world(options->backup) != zr_comm_world(options->comm) ||
+                            options->backup_distance >= zr_comm_world(options->comm)))
+        return zr_fail(ZR_ERR_INVALID, "backup requires kept memory, at least two ranks of comm, and a "
+                                       "backup_distance below their number");
     if (!options->kept)
         return ZR_OK;
     for (unsigned kind = 0; kind < ZR_COMPRESSED_KINDS; kind++)

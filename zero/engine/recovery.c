@@ -3,6 +3,7 @@
 #include <stdatomic.h>
 #include <string.h>
 
+#include "zero/engine/backup.h"
 #include "zero/engine/kept.h"
 
 /* The rest of a decided step. */
@@ -17,7 +18,7 @@ static const struct zr_action_transform rest_of_step = {.drops = true,
 
 /* What the ranks know about the step. */
 struct knowledge {
-    bool valid;
+    bool valid, undoing;  /* undoing: a return to an earlier step has not ended */
     uint64_t least, most; /* committed steps */
     uint64_t decided;
     struct zr_kept_arguments arguments; /* of `decided` */
@@ -32,6 +33,7 @@ static zr_result combine(zr_comm *comm, struct knowledge *known)
     zr_result result = zr_comm_host_all_gather(comm, known, sizeof *known, all);
     for (unsigned r = 0; r < zr_comm_world(comm) && result == ZR_OK; r++) {
         known->valid &= all[r].valid;
+        known->undoing |= all[r].undoing;
         known->least = all[r].least < known->least ? all[r].least : known->least;
         known->most = all[r].most > known->most ? all[r].most : known->most;
         if (all[r].decided > known->decided) {
@@ -47,6 +49,7 @@ static zr_result ask_all(const struct zr_engine *engine, struct knowledge *known
     const struct zr_kept_record *record = engine->kept.record;
     memset(known, 0, sizeof *known);
     known->valid = atomic_load(&record->layout) == engine->kept.layout;
+    known->undoing = known->valid && atomic_load(&record->undoing) > 0;
     known->least = known->most = atomic_load(&record->steps);
     known->decided = atomic_load(&record->decided);
     known->arguments = record->arguments;
@@ -63,8 +66,9 @@ zr_result zr_engine_kept_find(struct zr_engine *engine, bool *held)
     if (!engine->kept.record)
         return ZR_OK;
     zr_result result = ask_all(engine, &known);
-    *held = result == ZR_OK && known.valid && known.most <= known.decided && known.decided <= known.least + 1;
-    return result;
+    *held = result == ZR_OK && known.valid && !known.undoing && known.most <= known.decided &&
+            known.decided <= known.least + 1;
+    return result == ZR_OK && !*held ? zr_backup_find(engine, held) : result;
 }
 
 /* Restores the window in the log, if its update has begun and has not ended. */
@@ -106,13 +110,19 @@ static zr_result finish_step(struct zr_engine *engine, const struct knowledge *k
     return result;
 }
 
-zr_result zr_engine_kept_recover(struct zr_engine *engine)
+static zr_result finish_and_publish(struct zr_engine *engine)
 {
     struct knowledge known;
     zr_result result = ask_all(engine, &known);
     engine->steps_done = atomic_load(&engine->kept.record->steps);
     if (result == ZR_OK && engine->steps_done < known.decided)
         result = finish_step(engine, &known);
-    engine->recovered = result == ZR_OK;
     return result == ZR_OK ? zr_engine_publish(engine, engine->steps_done) : result;
+}
+
+zr_result zr_engine_kept_recover(struct zr_engine *engine)
+{
+    zr_result result = engine->kept.backup.found > 0 ? zr_backup_recover(engine) : finish_and_publish(engine);
+    engine->recovered = result == ZR_OK;
+    return result == ZR_OK && engine->options.backup ? zr_backup_start(engine) : result;
 }

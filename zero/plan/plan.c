@@ -424,7 +424,7 @@ static zr_result rehearse_on_mesh(struct zr_byte_plan *out, struct rehearsal *re
              pipeline = request->stages.ranks > 1 ? request->stages.ranks : 1;
     unsigned groups = request->groups > 1 ? request->groups : 1;
     struct zr_mesh_shape shape = {request->world / tensor / pipeline / context / groups, tensor, pipeline,
-                                  context, groups};
+                                  context, groups, request->backs_up};
     zr_comm *world;
     size_t bucket_bytes;
     zr_result result =

@@ -20,6 +20,7 @@ struct zr_plan_request {
     struct zr_compression compression;
     bool measures_squares; /* see struct zr_engine_options */
     bool keeps_state;      /* state outlives the process: zr_engine_options.kept */
+    bool backs_up;         /* with copies on other ranks: zr_engine_options.backup */
     enum zr_precision precision;
     struct zr_optimizer_options optimizer;
     size_t bucket_bytes;                     /* maximum size of a bucket */

@@ -124,6 +124,7 @@ struct zr_train_config {
     bool deterministic;    /* NCCL sums in rank order */
     unsigned comm_timeout; /* seconds */
     unsigned max_restarts; /* of killed ranks */
+    unsigned redundancy;   /* 2: each rank's state has a copy on another rank */
     struct zr_start start; /* launcher of the ranks */
     unsigned ranks_here;   /* ranks on this machine */
     unsigned groups;       /* --groups: each has a mesh of world / groups ranks */
@@ -237,7 +238,8 @@ static inline struct zr_mesh_shape zr_train_mesh(const struct zr_train_config *c
                                   .tensor = tensor,
                                   .pipeline = pipeline,
                                   .context = context,
-                                  .groups = config->groups};
+                                  .groups = config->groups,
+                                  .backup = config->redundancy > 1};
 }
 
 /* Number of ranks with different batches, of all groups: a step has this many times a rank's sequences. */

@@ -203,6 +203,8 @@ const struct zr_flag zr_flags[] = {
           "seconds of silence after which a rank counts as lost"),
     COUNT("max-restarts", memory, max_restarts, "0", 0, 1000000,
           "killed ranks that are replaced while the run continues"),
+    COUNT("redundancy", memory, redundancy, "1", 1, 2,
+          "2: copy each rank's state to another rank, for --max-restarts"),
 
     CHOICE("optimizer", optimizing, optimizer.kind, "adamw", ZR_OPTIMIZER_NAMES,
            "update of parameters, see below"),

@@ -1,0 +1,46 @@
+/* backup.h: copies of a rank's state on another rank (zr_engine_options.backup), for ranks whose kept memory
+ * is lost with their process.
+ *
+ * An image is the state that a rank updates, kind by kind: values, then the optimizer's slots, and frozen
+ * units at the end. After COMMIT of step t the rank sends its state to the image t modulo 2 of the rank
+ * `to`, piece by piece from where it lies, while step t + 1 computes. A word of the receiver's record says
+ * that the image is whole. The other image keeps step t - 1 until then, since a transfer may be cut.
+ *
+ * BACKED_UP waits for the transfers before the norm. The norm needs all ranks, so when a rank updates its
+ * state, every rank has sent the state of the step before. Each rank has its own state of that step, too, as
+ * the log has all units (kept.h). After the loss of memories there are three cases:
+ *
+ *   no rank had decided step t + 1     all return to t, or to t - 1 if the copy of a lost rank was cut
+ *   some had decided it                all return to t; those that had begun to update, by their logs
+ *   a lost rank and the rank with its copy are lost, or the first step has not decided   no return
+ *
+ * A step that is computed again has the same bits, so an image of a later step is as good as its successor.
+ * Used by the thread that drives the engine. Private to engine/. */
+#ifndef ZR_ENGINE_BACKUP_H
+#define ZR_ENGINE_BACKUP_H
+
+#include "zero/engine/engine.h"
+
+/* All of these do nothing without options.backup. place: the sizes of an image, before the pools of kept
+ * memory are taken / open: takes the images, after the state has its addresses / close: waits for the
+ * transfers, also of lost peers. */
+zr_result zr_backup_place(struct zr_engine *engine);
+zr_result zr_backup_open(struct zr_engine *engine);
+void zr_backup_close(struct zr_engine *engine);
+
+/* Adds the actions to the list of a step that has those of kept.h. */
+extern const struct zr_action_transform zr_backup_step;
+/* Starts to send the state of the step that was done last. */
+zr_result zr_backup_start(struct zr_engine *engine);
+/* Waits for the state's transfers, which it starts if that has not been done since the state was changed:
+ * in the first step, and after a load. Errors: see zr_comm_wait(). */
+zr_result zr_backup_finish(struct zr_engine *engine);
+/* Waits for transfers under way, so that the state may change outside of a step. */
+zr_result zr_backup_await(struct zr_engine *engine);
+
+/* After a restart in which memory was lost: whether all ranks can return to a step / returns to it and
+ * publishes the parameters. Collective. */
+zr_result zr_backup_find(struct zr_engine *engine, bool *held);
+zr_result zr_backup_recover(struct zr_engine *engine);
+
+#endif
