@@ -61,9 +61,21 @@ class Restarted:
                                         stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True)
         in_steps(self.log)
 
-    def kill(self, rank):
+    def damage(self, rank):
+        """Overwrites the header of the rank's kept memory, so that its successor has none."""
+        for fd in os.scandir(f"/proc/{self.process.pid}/fd"):
+            if os.readlink(fd.path).startswith("/memfd:"):
+                with open(fd.path, "r+b", buffering=0) as segment:
+                    if b"rank-%d\0" % rank in segment.read(4096):
+                        os.pwrite(segment.fileno(), bytes(8), 0)
+                        return True
+        return False
+
+    def kill(self, rank, forgets=False):
         """True: the rank has a successor, and the others their processes."""
         before = children(self.process.pid)
+        if forgets and not self.damage(rank):
+            return False
         os.kill(before[rank], signal.SIGKILL)
         kept = set(before) - {before[rank]}
         return wait_for(lambda: self.process.poll() is not None or
@@ -75,16 +87,18 @@ class Restarted:
             return code, json.loads(file.read() or "{}")
 
 
-def restarted(name, kills, **flags):
+def restarted(name, kills, forgets=False, **flags):
+    flags.update(dict(redundancy=2) if forgets else {})
     run = Restarted(max_restarts=kills, **RUNS[name], **flags)
     good = True
     for _ in range(kills):
         at = min(max(last(run.log), flags.get("save_every", 0)) + draws.randrange(1, 20), FLAGS["steps"] - 20)
         wait_for(lambda: run.process.poll() is not None or last(run.log) >= at)
         if run.process.poll() is None:
-            good &= bool(run.kill(draws.randrange(RUNS[name]["ranks"])))
+            good &= bool(run.kill(draws.randrange(RUNS[name]["ranks"]), forgets))
     code, report = run.end()
-    good &= ok(code == 0 and good, f"{name}: {kills} ranks killed, the others keep their processes")
+    good &= ok(code == 0 and good, f"{name}: {kills} ranks killed{' with their memory' * forgets}, the others "
+               "keep their processes")
     got, want = report.get("loss_hex") or [""], whole(name)["loss_hex"]
     # From a save, the report has the steps since.
     good &= ok(got == (want[-len(got):] if name == "onebit" else want), f"{name}: the losses of a run without a kill")
@@ -97,7 +111,8 @@ def restarted(name, kills, **flags):
 
 if len(sys.argv) > 1:
     for i in range(int(sys.argv[1])):
-        restarted(draws.choice(list(RUNS)), 1)
+        name = draws.choice(list(RUNS))
+        restarted(name, 2, forgets="one replica" not in name and draws.random() < 0.6)
     done()
     sys.exit()
 
@@ -109,6 +124,9 @@ same([{tag: rank["planned_bytes"][tag] - rank["peak_bytes"][tag] for tag in rank
      "kept memory is in the byte plan")
 restarted("stage 3, bf16, tp 2", 1)
 restarted("stage 1, pp 2", 1)
+run, report = restarted("stage 2", 2, forgets=True)
+ok(run.err.count("continues from the copy") == 2 and all(rank["redundancy"]["planned_bytes"] == rank["redundancy"]["sent_bytes_per_step"] > 0
+   for rank in report["ranks"]), "a rank whose memory is damaged takes the copy of its state, of the planned bytes") or note(run.err)
 
 # State that kept memory has no place for: from the last save, or from the start.
 for words, flags in (("with a save", dict(save=path("saved"), save_every=10)), ("without one", {})):
@@ -143,5 +161,9 @@ for words, environment, flags in (("--comm mpi", {}, dict(comm="mpi")), ("torchr
                                   ("--prove", {}, dict(prove=True))):
     run = train(environment=environment, **FLAGS, **{"ranks": 2, "max_restarts": 1, **flags})
     ok(run.code == 2 and "--max-restarts" in run.err, f"{words} excludes --max-restarts") or note(run.err)
+for words, flags in (("requires --max-restarts", dict(max_restarts=0)), ("at least two ranks", dict(ranks=1)),
+                     ("fp16 has a loss scale", dict(precision="fp16"))):
+    run = train(**FLAGS, **{"ranks": 2, "max_restarts": 1, "redundancy": 2, **flags})
+    ok(run.code == 2 and words in run.err, f"--redundancy 2: {words}") or note(run.err)
 same(leftovers(), [], "no process stays")
 done()

@@ -324,6 +324,7 @@ static void note(struct zr_byte_plan *out, const struct rehearsal *rehearsal,
     if (zr_engine_is_zerone(rehearsal->state.engine))
         out->full_sent_bytes = out->sent_elements_per_step * rehearsal->state.engine->gradient_bytes;
     zr_outer_get_report(rehearsal->state.engine, &out->outer);
+    out->backup_bytes = rehearsal->state.engine->kept.backup.image_bytes;
     out->check_sent_bytes = zr_meter_bytes(rehearsal->state.engine);
     out->host_moved_bytes_per_step =
         rehearsal->moved_by_step + left_out(rehearsal) * rehearsal->moved_by_middle;
@@ -423,8 +424,12 @@ static zr_result rehearse_on_mesh(struct zr_byte_plan *out, struct rehearsal *re
              context = (unsigned)zr_shape_context(&request->shape),
              pipeline = request->stages.ranks > 1 ? request->stages.ranks : 1;
     unsigned groups = request->groups > 1 ? request->groups : 1;
-    struct zr_mesh_shape shape = {request->world / tensor / pipeline / context / groups, tensor, pipeline,
-                                  context, groups, request->backs_up};
+    struct zr_mesh_shape shape = {request->world / tensor / pipeline / context / groups,
+                                  tensor,
+                                  pipeline,
+                                  context,
+                                  groups,
+                                  request->backs_up};
     zr_comm *world;
     size_t bucket_bytes;
     zr_result result =

@@ -61,6 +61,7 @@ struct zr_byte_plan {
     uint64_t sent_elements_per_step, sent_bytes_per_step;
     uint64_t full_sent_bytes;     /* of a step in full precision with ZR_METHOD_ZERONE; else 0 */
     struct zr_outer_report outer; /* exchanges of groups, which are not in sent_bytes_per_step */
+    uint64_t backup_bytes;     /* of a copy of this rank's state, sent per step; not in sent_bytes_per_step */
     uint64_t check_sent_bytes; /* at most, by a rank in a check of compression; not in sent_bytes_per_step */
     /* Values of the host tier. */
     size_t host_peak_by_tag_bytes[ZR_TAG_COUNT], host_bytes;

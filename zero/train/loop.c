@@ -697,6 +697,8 @@ static zr_result run(struct loop *loop, struct zr_local_world *local, unsigned r
         result =
             zr_history_open(&loop->history, &loop->rank,
                             config->steps > resumed ? config->steps - resumed : 0, (size_t)(done - resumed));
+    if (result == ZR_OK && loop->saves.shares)
+        result = zr_history_share(&loop->history, loop->saves.from);
     if (result != ZR_OK)
         return result;
     if (speaks(loop)) {
@@ -715,6 +717,9 @@ static zr_result run(struct loop *loop, struct zr_local_world *local, unsigned r
         if (zr_local_restarts(local) == 0 && config->max_restarts > 0 && zr_rank_kept_words(config))
             zr_say("--max-restarts: %s, so a restart continues from the last save",
                    zr_rank_kept_words(config));
+        if (zr_local_restarts(local) > 0 && loop->rank.keep && !continues)
+            zr_say("kept memory of a rank is lost%s: the run continues from step %" PRIu64,
+                   config->redundancy > 1 ? " with its copy" : "; --redundancy 2 would keep a copy", done);
         zr_card_say_memory(&loop->rank);
         if (zr_local_restarts(local) > 0 && done < config->steps)
             zr_say("step %" PRIu64 " begins %.2f s after the loss of a rank", done + 1,

@@ -11,6 +11,7 @@
 #include "zero/train/resolve_options.h"
 #include "zero/checkpoint/checkpoint.h"
 #include "zero/train/data.h"
+#include "zero/train/rank/kept.h"
 #include "zero/train/rank/rank.h"
 #include "zero/train/rehearse.h"
 #include "zero/train/report/number.h"
@@ -145,6 +146,16 @@ static int weigh_policy(void)
     return use->fits ? -1 : ZR_EXIT_MEMORY;
 }
 
+/* Refuses --redundancy 2 without kept memory. Returns -1, or an exit code. */
+static int check_redundancy(void)
+{
+    const char *words = config.redundancy > 1 ? zr_rank_kept_words(&config) : NULL;
+    if (words && zr_train_leads(&config))
+        zr_say("--redundancy 2 requires kept memory, which this run lacks: %s; leave one of the two out",
+               words);
+    return words ? ZR_EXIT_USAGE : -1;
+}
+
 int main(int argc, char **argv)
 {
     struct zr_checkpoint_hold hold;
@@ -173,6 +184,8 @@ int main(int argc, char **argv)
     if ((code = zr_resolve_logits_bytes(&config)) >= 0)
         return code;
     if ((code = weigh_policy()) >= 0)
+        return code;
+    if ((code = check_redundancy()) >= 0)
         return code;
     zr_result result = zr_outputs_apart(&config);
     if (result == ZR_OK && config.dry_run)

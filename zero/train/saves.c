@@ -321,6 +321,26 @@ static void find_source(struct zr_saves *saves)
         snprintf(saves->source, sizeof saves->source, "%s", config->resume);
 }
 
+/* The course of a rank that has kept it, for ranks whose kept memory is lost. */
+static zr_result share_course(struct zr_saves *saves, struct zr_kept_course *course)
+{
+    struct zr_kept_course all[ZR_MAX_WORLD];
+    const unsigned world = zr_comm_world(saves->rank->comm);
+    if (saves->rank->config->redundancy < 2)
+        return ZR_OK;
+    zr_result result = zr_comm_host_all_gather(saves->rank->comm, course, sizeof *course, all);
+    for (unsigned r = world; r-- > 0 && result == ZR_OK;) {
+        saves->shares |= all[r].data_order == 0;
+        saves->from = all[r].data_order ? r : saves->from;
+    }
+    if (result == ZR_OK && course->data_order == 0)
+        zr_say("rank %u: its kept memory is lost; it continues from the copy of its state",
+               saves->rank->rank);
+    if (result == ZR_OK)
+        *course = all[saves->from];
+    return result;
+}
+
 /* Writes the course of the run to kept memory, or reads it. */
 static zr_result keep_course(struct zr_saves *saves, bool reads)
 {
@@ -334,6 +354,9 @@ static zr_result keep_course(struct zr_saves *saves, bool reads)
             (struct zr_kept_course){saves->resumed_step, data->order, data->steps_before, data->rows_before};
         return ZR_OK;
     }
+    result = share_course(saves, course);
+    if (result != ZR_OK)
+        return result;
     saves->resumed_step = course->resumed_step;
     zr_data_set_order(data, (enum zr_data_order)course->data_order);
     zr_data_resume(data, course->data_steps, course->data_rows);

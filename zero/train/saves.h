@@ -13,7 +13,9 @@ struct zr_saves {
     char source[ZR_TRAIN_PATH_ROOM + 32]; /* the checkpoint it resumes from: --resume, or after a restart the
                                            * last save; "": none */
     uint64_t saved_step;                  /* newest step in the folder of --save; UINT64_MAX: none */
-    uint64_t due_ns;                      /* for --save-every TIME, on this rank's clock */
+    bool shares;     /* after a restart: a rank has lost the course and the history of the run */
+    unsigned from;   /* a rank that has them */
+    uint64_t due_ns; /* for --save-every TIME, on this rank's clock */
     /* Rank 0: by_clock: the clock requests a save of the current step. clock_step: the last step saved for
      * that reason; 0: none. Without --keep, the next save by the clock replaces that step, because the disk
      * would fill up otherwise. */

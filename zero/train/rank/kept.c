@@ -7,6 +7,7 @@
 #include "alloc/base/error.h"
 #include "alloc/base/option.h"
 #include "zero/engine/optimizer.h"
+#include "zero/train/report/terminal.h"
 #include "zero/train/settings/args.h"
 
 #define MIB ((size_t)1 << 20)
@@ -68,9 +69,14 @@ zr_result zr_rank_kept_open(struct zr_rank *rank)
     const uint64_t token = (uint64_t)getppid(); /* the launcher's, the same for a successor */
     for (unsigned tag = 0; tag < ZR_TAG_COUNT; tag++)
         pools += plan->persistent_by_tag_bytes[tag];
-    zr_result result = zr_local_restarts(rank->local) > 0
-                           ? zr_keep_open(&rank->keep, &(struct zr_keep_name){name, token}, ZR_KEEP_WRITE)
-                           : ZR_ERR_FOREIGN;
+    const struct zr_keep_name segment = {name, token};
+    zr_result result = zr_local_restarts(rank->local) > 0 ? zr_keep_open(&rank->keep, &segment, ZR_KEEP_WRITE)
+                                                          : ZR_ERR_FOREIGN;
+    if (result == ZR_ERR_FORMAT) { /* another one takes its place */
+        zr_say("rank %u: %s", rank->rank, zr_last_error());
+        if (zr_keep_drop(&segment) == ZR_OK)
+            result = ZR_ERR_FOREIGN;
+    }
     /* Addresses for more than the pools: memory is committed block by block. */
     if (result == ZR_ERR_FOREIGN)
         result = zr_keep_create(

@@ -105,6 +105,7 @@ void zr_rank_note_plan(struct zr_rank_report *report, const struct zr_byte_plan 
     report->planned_full_bytes = plan->full_sent_bytes;
     report->planned_check_bytes = plan->check_sent_bytes;
     report->outer = plan->outer;
+    report->planned_backup_bytes = plan->backup_bytes;
     report->planned_nvme_bytes = plan->nvme_bytes;
     report->planned_nvme_moved_bytes = plan->nvme_moved_bytes_per_step;
     report->tag_limits = plan->tag_limits;

@@ -313,6 +313,11 @@ zr_result zr_report_plan(const struct zr_train_config *config, uint64_t paramete
             "outer", zr_number_bytes(number[0], rank->outer.round_bytes),
             zr_number_grouped(number[1], rank->outer.round_bytes), config->outer.period,
             1 / exchanged_share(config, &rank->outer));
+    if (config->redundancy > 1)
+        zr_text_print(&page.text,
+                      "  %-11s %10s  %18s  of state, sent to another rank per step, which has two\n",
+                      "copies", zr_number_bytes(number[0], rank->planned_backup_bytes),
+                      zr_number_grouped(number[1], rank->planned_backup_bytes));
     if (config->compress_check)
         zr_text_print(&page.text, "  %-11s %10s  %18s  at most, sent by a rank per check of packing\n",
                       "checks", zr_number_bytes(number[0], rank->planned_check_bytes),
@@ -664,6 +669,26 @@ static void print_exchanges(struct zr_text_page *page, const struct zr_training_
         1 / exchanged_share(run->config, outer));
 }
 
+double zr_report_copy_wait(const struct zr_rank_report *rank)
+{
+    return rank->backup.count ? (double)rank->backup.waited_ns * 1e-9 / (double)rank->backup.count : 0;
+}
+
+/* Copies of state on other ranks: bytes, and the time that steps waited for them. */
+static void print_copies(struct zr_text_page *page, const struct zr_training_report *run)
+{
+    const struct zr_rank_report *rank = &run->ranks[0];
+    char number[ZR_NUMBER_ROOM];
+    double waited = 0;
+    for (unsigned r = 0; r < run->world; r++)
+        waited += zr_report_copy_wait(&run->ranks[r]) / run->world;
+    zr_text_print(
+        &page->text,
+        "  %s bytes of state sent per rank and step to another rank%s; a step waits %.3g ms for them\n",
+        zr_number_grouped(number, rank->backup.image_bytes),
+        rank->backup.image_bytes == rank->planned_backup_bytes ? ", as planned" : "", 1e3 * waited);
+}
+
 static void print_speed(struct zr_text_page *page, const struct zr_training_report *run)
 {
     char number[3][ZR_NUMBER_ROOM];
@@ -698,6 +723,8 @@ static void print_speed(struct zr_text_page *page, const struct zr_training_repo
                           run->steps_count);
         if (run->config->outer.period > 0)
             print_exchanges(page, run);
+        if (run->config->redundancy > 1)
+            print_copies(page, run);
         print_error_of_packing(page, &run->compression);
         zr_text_print(&page->text, "  %.0f %% of communication hidden behind work\n", hidden);
     }

@@ -271,6 +271,15 @@ static json_t *rank_object(const struct ranks_view *view, const struct zr_rank_r
                                       number(rank->delayed_waiting_seconds)));
     if (rank->outer.round_bytes > 0)
         json_object_set_new(object, "outer", exchanged(view, &rank->outer));
+    if (view->config->redundancy > 1) {
+        json_t *copies = json_pack("{s:o}", "planned_bytes", count_of(rank->planned_backup_bytes));
+        if (view->measured) {
+            json_object_set_new(copies, "sent_bytes_per_step", count_of(rank->backup.image_bytes));
+            json_object_set_new(copies, "copies", count_of(rank->backup.count));
+            json_object_set_new(copies, "waited_seconds_per_step", number(zr_report_copy_wait(rank)));
+        }
+        json_object_set_new(object, "redundancy", copies);
+    }
     if (view->measured && rank->spill.planned_bytes > 0)
         json_object_set_new(object, "spill", spilled(&rank->spill));
     return object;
