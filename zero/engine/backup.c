@@ -15,72 +15,7 @@ const struct zr_action_transform zr_backup_step = {
     .rules = {{ZR_ACTION_NORM, {ZR_ACTION_BACKED_UP, ZR_ACTION_NORM}},
               {ZR_ACTION_COMMIT, {ZR_ACTION_COMMIT, ZR_ACTION_BACK_UP}}}};
 
-/* ---- Images -------------------------------------------------------------------------------------------- */
-
-/* Kind 0 are the values, kind s + 1 slot s. */
-static size_t kind_bytes(const struct zr_engine *engine, size_t unit, unsigned kind)
-{
-    const struct zr_layout_unit *u = &engine->layout.units[unit];
-    const bool frozen = zr_engine_is_frozen(engine, unit);
-    if (kind == 0)
-        return zr_unit_owned(&engine->units[unit]) * (frozen ? engine->parameter_bytes : sizeof(float));
-    return frozen || kind > u->optimizer->slots_count
-               ? 0
-               : zr_layout_slot_bytes(&engine->layout, unit, kind - 1,
-                                      engine->units[unit].tier->store.options.whole);
-}
-
-static char *kind_address(const struct zr_engine *engine, size_t unit, unsigned kind)
-{
-    const struct zr_owned *owned = &engine->units[unit].owned;
-    return kind == 0 ? zr_owned_values(owned).at : owned->slots[kind - 1];
-}
-
-/* Calls `each` for the kinds of all units in the order of an image. */
-static void walk(struct zr_engine *engine, void (*each)(struct zr_engine *engine, size_t unit, unsigned kind))
-{
-    for (unsigned frozen = 0; frozen < 2; frozen++)
-        for (unsigned kind = 0; kind <= ZR_SLOTS_MAX; kind++)
-            for (size_t u = 0; u < engine->layout.units_count; u++)
-                if (zr_engine_is_frozen(engine, u) == (frozen > 0))
-                    each(engine, u, kind);
-}
-
-static void place(struct zr_engine *engine, size_t unit, unsigned kind)
-{
-    struct zr_backup *backup = &engine->kept.backup;
-    backup->at[unit][kind] = backup->image_bytes;
-    backup->image_bytes += kind_bytes(engine, unit, kind);
-    if (!zr_engine_is_frozen(engine, unit))
-        backup->log_bytes = backup->image_bytes;
-}
-
-zr_result zr_backup_place(struct zr_engine *engine)
-{
-    struct zr_backup *backup = &engine->kept.backup;
-    if (!engine->options.backup)
-        return ZR_OK;
-    zr_result result = zr_take(engine->options.host_arena, ZR_TAG_OTHER, engine->layout.units_count,
-                               sizeof *backup->at, (void **)&backup->at);
-    if (result == ZR_OK)
-        walk(engine, place);
-    return result;
-}
-
-static void add_piece(struct zr_engine *engine, size_t unit, unsigned kind)
-{
-    struct zr_backup *backup = &engine->kept.backup;
-    struct zr_backup_piece *last = backup->pieces_count ? &backup->pieces[backup->pieces_count - 1] : NULL;
-    const size_t bytes = kind_bytes(engine, unit, kind);
-    char *address = bytes > 0 ? kind_address(engine, unit, kind) : NULL;
-    if (!address)
-        return;
-    if (last && last->address + last->bytes == address)
-        last->bytes += bytes;
-    else
-        backup->pieces[backup->pieces_count++] =
-            (struct zr_backup_piece){address, backup->at[unit][kind], bytes};
-}
+/* ---- Opening ------------------------------------------------------------------------------------------- */
 
 zr_result zr_backup_open(struct zr_engine *engine)
 {
@@ -92,16 +27,13 @@ zr_result zr_backup_open(struct zr_engine *engine)
     backup->to = (engine->rank + distance) % engine->world;
     backup->from = (engine->rank + engine->world - distance) % engine->world;
     zr_result result = zr_kept_pool_take(
-        o->kept, &(struct zr_kept_pool){o->arena, "images", ZR_TAG_OPTIMIZER, 2, backup->image_bytes},
+        o->kept, &(struct zr_kept_pool){o->arena, "images", ZR_TAG_OPTIMIZER, 2, backup->image.bytes},
         &backup->images);
-    if (result == ZR_OK && !engine->simulated)
-        result = zr_take(o->host_arena, ZR_TAG_OTHER, engine->layout.units_count * (1 + ZR_SLOTS_MAX),
-                         sizeof *backup->pieces, (void **)&backup->pieces);
+    if (result == ZR_OK)
+        result = zr_image_find(&backup->image, engine);
     if (result == ZR_OK)
         result =
             zr_take(o->host_arena, ZR_TAG_OTHER, engine->world, sizeof *backup->lost, (void **)&backup->lost);
-    if (result == ZR_OK && backup->pieces)
-        walk(engine, add_piece);
     return result;
 }
 
@@ -113,24 +45,24 @@ void zr_backup_close(struct zr_engine *engine)
         return;
     zr_comm_synchronize(engine->options.backup); /* no transfer uses the state afterwards */
     zr_drop(host_arena, &backup->lost);
-    zr_drop(host_arena, &backup->pieces);
     zr_kept_pool_drop(engine->options.kept, engine->options.arena, &backup->images);
-    zr_drop(host_arena, &backup->at);
+    zr_image_end(&backup->image, engine);
 }
 
 /* ---- A step -------------------------------------------------------------------------------------------- */
 
 static char *image_of(const struct zr_engine *engine, uint64_t step)
 {
-    return engine->kept.backup.images + step % 2 * engine->kept.backup.image_bytes;
+    return engine->kept.backup.images + step % 2 * engine->kept.backup.image.bytes;
 }
 
 static zr_result submit(struct zr_engine *engine, size_t end)
 {
     struct zr_backup *backup = &engine->kept.backup;
     zr_result result = ZR_OK;
-    for (; backup->next < backup->pieces_count && backup->next < end && result == ZR_OK; backup->next++) {
-        const struct zr_backup_piece *piece = &backup->pieces[backup->next];
+    for (; backup->next < backup->image.pieces_count && backup->next < end && result == ZR_OK;
+         backup->next++) {
+        const struct zr_image_piece *piece = &backup->image.pieces[backup->next];
         result =
             zr_comm_send_receive(engine->options.backup,
                                  &(struct zr_transfer){.send = piece->address,
@@ -187,7 +119,7 @@ void zr_engine_get_backup_report(zr_engine *engine, struct zr_backup_report *out
     if (!engine || !engine->options.backup)
         return;
     zr_comm_counters_get(engine->options.backup, &counters);
-    *out = (struct zr_backup_report){engine->kept.backup.image_bytes, engine->kept.backup.count,
+    *out = (struct zr_backup_report){engine->kept.backup.image.bytes, engine->kept.backup.count,
                                      counters.exposed_ns};
 }
 
@@ -291,8 +223,8 @@ static zr_result bring(struct zr_engine *engine, unsigned lost, bool sends, uint
     const struct zr_backup *backup = &engine->kept.backup;
     zr_ticket ticket = 0;
     zr_result result = ZR_OK;
-    for (size_t i = 0; i < backup->pieces_count && result == ZR_OK; i++) {
-        const struct zr_backup_piece *piece = &backup->pieces[i];
+    for (size_t i = 0; i < backup->image.pieces_count && result == ZR_OK; i++) {
+        const struct zr_image_piece *piece = &backup->image.pieces[i];
         const struct zr_transfer transfer = {.send = image_of(engine, step) + piece->at,
                                              .send_bytes = piece->bytes,
                                              .to = lost,

@@ -1,9 +1,8 @@
 /* backup.h: copies of a rank's state on another rank (zr_engine_options.backup), for ranks whose kept memory
  * is lost with their process.
  *
- * An image is the state that a rank updates, kind by kind: values, then the optimizer's slots, and frozen
- * units at the end. After COMMIT of step t the rank sends its state to the image t modulo 2 of the rank
- * `to`, piece by piece from where it lies, while step t + 1 computes. A word of the receiver's record says
+ * After COMMIT of step t a rank sends its state to the image (image.h) t modulo 2 of the rank `to`, piece by
+ * piece from where it lies, while step t + 1 computes. A word of the receiver's record says
  * that the image is whole. The other image keeps step t - 1 until then, since a transfer may be cut.
  *
  * BACKED_UP waits for the transfers before the norm. The norm needs all ranks, so when a rank updates its
@@ -21,10 +20,8 @@
 
 #include "zero/engine/engine.h"
 
-/* All of these do nothing without options.backup. place: the sizes of an image, before the pools of kept
- * memory are taken / open: takes the images, after the state has its addresses / close: waits for the
- * transfers, also of lost peers. */
-zr_result zr_backup_place(struct zr_engine *engine);
+/* All of these do nothing without options.backup. open: takes the images, after zr_image_place() / close:
+ * waits for the transfers, also of lost peers. */
 zr_result zr_backup_open(struct zr_engine *engine);
 void zr_backup_close(struct zr_engine *engine);
 

@@ -19,6 +19,7 @@
 #define ZR_ENGINE_H
 
 #include "zero/engine/action_list.h"
+#include "zero/engine/image.h"
 #include "zero/engine/outer.h"
 #include "zero/engine/state_store.h"
 #include "zero/comm/copies.h"
@@ -239,17 +240,11 @@ struct zr_parameter_file {
 };
 
 /* The copy of this rank's state on another rank; see backup.h. Zeros: none. */
-struct zr_backup_piece {
-    char *address;
-    size_t at, bytes; /* place in an image */
-};
 struct zr_backup {
-    size_t (*at)[1 + ZR_SLOTS_MAX]; /* [units_count]: place of a unit's values and slots in an image */
-    size_t image_bytes, log_bytes;  /* log_bytes: without frozen units, which are last */
-    struct zr_backup_piece *pieces; /* [pieces_count]: the state, contiguous memory in one piece */
-    size_t pieces_count, next;      /* next: the first piece that was not submitted */
-    char *images;                   /* [2][image_bytes]: of another rank's state, by step modulo 2 */
-    unsigned to, from;              /* ranks of options.backup */
+    struct zr_image image;
+    size_t next;       /* the first piece that was not submitted */
+    char *images;      /* [2][image.bytes]: of another rank's state, by step modulo 2 */
+    unsigned to, from; /* ranks of options.backup */
     zr_ticket ticket;
     bool under_way;
     uint64_t step;  /* of the copy under way */

@@ -75,7 +75,7 @@ static size_t log_bytes(const struct zr_engine *engine)
 {
     size_t window = zr_optimizer_block(engine->optimizer) == 1 ? WINDOW_ELEMENTS : SIZE_MAX, most = 0;
     if (engine->options.backup)
-        return engine->kept.backup.log_bytes;
+        return engine->kept.backup.image.trained_bytes;
     for (size_t u = 0; u < engine->layout.units_count; u++) {
         const struct zr_optimizer *optimizer = engine->layout.units[u].optimizer;
         size_t owned = zr_unit_owned(&engine->units[u]), count = owned < window ? owned : window,
@@ -119,7 +119,7 @@ zr_result zr_engine_kept_open(struct zr_engine *engine)
     struct zr_kept *kept = &engine->kept;
     if (!memory)
         return ZR_OK;
-    zr_result result = zr_backup_place(engine);
+    zr_result result = engine->options.backup ? zr_image_place(&kept->backup.image, engine) : ZR_OK;
     if (result == ZR_OK)
         result = zr_kept_pool_take(
             memory, &(struct zr_kept_pool){arena, "log", ZR_TAG_OPTIMIZER, log_bytes(engine), 1}, &kept->log);
@@ -223,7 +223,7 @@ zr_result zr_engine_kept_copy(struct zr_engine *engine, size_t unit, const struc
             continue;
         state += window.offset * sizeof(float);
         if (engine->options.backup) /* a place for every window */
-            log = (char *)engine->kept.log + engine->kept.backup.at[unit][slot ? s + 1 : 0] +
+            log = (char *)engine->kept.log + engine->kept.backup.image.at[unit][slot ? s + 1 : 0] +
                   window.offset * sizeof(float);
         result = compute.kernels->copy_bytes(
             compute.context,

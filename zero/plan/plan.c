@@ -324,7 +324,7 @@ static void note(struct zr_byte_plan *out, const struct rehearsal *rehearsal,
     if (zr_engine_is_zerone(rehearsal->state.engine))
         out->full_sent_bytes = out->sent_elements_per_step * rehearsal->state.engine->gradient_bytes;
     zr_outer_get_report(rehearsal->state.engine, &out->outer);
-    out->backup_bytes = rehearsal->state.engine->kept.backup.image_bytes;
+    out->backup_bytes = rehearsal->state.engine->kept.backup.image.bytes;
     out->check_sent_bytes = zr_meter_bytes(rehearsal->state.engine);
     out->host_moved_bytes_per_step =
         rehearsal->moved_by_step + left_out(rehearsal) * rehearsal->moved_by_middle;
