@@ -417,6 +417,10 @@ struct zr_engine_options {
      * Borrowed. NULL: no copies. */
     zr_comm *backup;
     unsigned backup_distance; /* 0: 1; below the number of ranks */
+    /* Keep memory for a copy of the state, which a thread can save while the next steps compute. Excludes
+     * what has state elsewhere: offload, compression, stashed versions, outer steps, and tensors that the host
+     * cannot read. */
+    bool snapshots;
 };
 
 typedef struct zr_engine zr_engine;

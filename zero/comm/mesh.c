@@ -78,6 +78,8 @@ zr_result zr_mesh_open(struct zr_mesh *out, zr_comm *world, struct zr_mesh_shape
         result = open_group(&out->ring, world, ring, bucket_bytes);
     if (result == ZR_OK && shape.pipeline > 1)
         result = open_group(&out->pipeline, world, pipeline, ZR_COMM_LINE_BYTES);
+    if (result == ZR_OK && shape.saves)
+        result = open_group(&out->saves, world, (struct row){0, 1, zr_comm_world(world)}, ZR_COMM_LINE_BYTES);
     if (result == ZR_OK && shape.backup && shards > 1) {
         result = open_group(&out->backup, world, data, bucket_bytes);
         out->backup_distance = distance_of(data);
@@ -88,6 +90,7 @@ zr_result zr_mesh_open(struct zr_mesh *out, zr_comm *world, struct zr_mesh_shape
     zr_calls_name(out->ring, "ring");
     zr_calls_name(out->pipeline, "pipeline");
     zr_calls_name(out->backup, "backup");
+    zr_calls_name(out->saves, "saves");
     if (result != ZR_OK)
         zr_mesh_close(out);
     return result;
@@ -95,13 +98,10 @@ zr_result zr_mesh_open(struct zr_mesh *out, zr_comm *world, struct zr_mesh_shape
 
 zr_result zr_mesh_close(struct zr_mesh *mesh)
 {
-    zr_comm *const opened[] = {mesh->backup,
-                               mesh->pipeline,
-                               mesh->ring,
-                               mesh->tensor,
-                               mesh->data == mesh->group ? NULL : mesh->data,
-                               mesh->outer,
-                               mesh->group == mesh->world ? NULL : mesh->group};
+    zr_comm *const opened[] = {mesh->saves,    mesh->backup,
+                               mesh->pipeline, mesh->ring,
+                               mesh->tensor,   mesh->data == mesh->group ? NULL : mesh->data,
+                               mesh->outer,    mesh->group == mesh->world ? NULL : mesh->group};
     zr_result result = ZR_OK;
     for (size_t i = 0; i < sizeof opened / sizeof *opened; i++) {
         zr_result closed = zr_comm_destroy(opened[i]);

@@ -15,6 +15,7 @@ struct zr_mesh_shape {
     unsigned data, tensor, pipeline; /* at least 1 each */
     unsigned context;                /* 0: 1 */
     unsigned groups;                 /* 0: 1 */
+    bool saves;                      /* a thread writes saves */
     bool backup;                     /* a rank's state has a copy on another rank of `data` */
 };
 static inline unsigned zr_mesh_context(struct zr_mesh_shape shape)
@@ -70,6 +71,8 @@ struct zr_mesh {
     zr_comm *ring;     /* NULL: one context rank */
     zr_comm *pipeline; /* for host messages, and parent of the groups that carry data; NULL: one pipeline
                         * rank */
+    zr_comm *saves;    /* all ranks, for host messages of the thread that writes a save; NULL: none. Not in
+                        * zr_mesh_counters_get() */
     zr_comm *backup;   /* the ranks of `data`, for copies of their state; NULL: none. Not in
                         * zr_mesh_counters_get() */
     unsigned backup_distance; /* rank p of `backup` sends its state to rank p + distance, on another host if

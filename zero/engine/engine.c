@@ -9,6 +9,7 @@
 #include "zero/engine/kept.h"
 #include "zero/engine/parameter_tier.h"
 #include "zero/engine/offload.h"
+#include "zero/engine/snapshot.h"
 #include "zero/engine/onebit.h"
 #include "zero/engine/speculate.h"
 
@@ -120,6 +121,8 @@ static zr_result take_pools(struct zr_engine *engine)
         result = zr_engine_compression_open(engine);
     if (result == ZR_OK)
         result = zr_engine_kept_open(engine);
+    if (result == ZR_OK)
+        result = zr_snapshot_open(engine);
     if (result == ZR_OK)
         result = zr_outer_open(engine);
     if (result == ZR_OK)
@@ -437,6 +440,7 @@ void zr_engine_destroy(zr_engine *engine)
             zr_drop(arena, &engine->units[u].gathered);
         }
     }
+    zr_snapshot_close(engine);
     zr_engine_kept_close(engine);
     zr_engine_actions_end(engine);
     zr_outer_close(engine);

@@ -254,6 +254,15 @@ struct zr_backup {
     uint64_t count; /* whole copies */
 };
 
+/* See snapshot.h. Zeros: none. */
+struct zr_snapshot {
+    struct zr_image image;
+    char *memory; /* [image.bytes] */
+    struct zr_engine *view;
+    struct zr_unit_state *units;      /* [units_count] of the view */
+    struct zr_kernel_context context; /* likewise */
+};
+
 /* State that outlives the process; see kept.h. Zeros: none. */
 struct zr_kept {
     struct zr_kept_record *record; /* in `block`; NULL: none, or a dry run */
@@ -341,6 +350,7 @@ struct zr_engine {
     struct zr_speculation speculation;           /* only with offload.speculative_bytes */
     struct zr_versions versions;
     struct zr_kept kept;
+    struct zr_snapshot snapshot;
     bool recovered;                          /* the contents of options.kept were continued */
     struct zr_actions step;                  /* the end of a step */
     struct zr_compression_state compression; /* see compression.h */

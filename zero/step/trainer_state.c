@@ -121,6 +121,7 @@ zr_result zr_trainer_state_open(struct zr_trainer_state *out, const struct zr_tr
                                                       .reduce = options->reduce,
                                                       .measures_squares = options->measures_squares,
                                                       .kept = options->kept,
+                                                      .snapshots = options->snapshots,
                                                       .backup = options->mesh->backup,
                                                       .backup_distance = options->mesh->backup_distance,
                                                       .outer = outer,

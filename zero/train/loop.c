@@ -74,6 +74,14 @@ static zr_result save(struct loop *loop, uint64_t step)
     return result;
 }
 
+/* Waits for a save in the background, likewise. */
+static zr_result finish_save(struct loop *loop)
+{
+    zr_result result = zr_saves_finish(&loop->saves);
+    loop->alike = result != ZR_OK;
+    return result;
+}
+
 /* With --ema: exchanges the weights and their average, before and after a use of the average; with --outer
  * the weights and those of the last synchronisation. */
 static zr_result exchange_average(struct loop *loop)
@@ -401,6 +409,8 @@ static zr_result follow_request(struct loop *loop, uint64_t step, struct agreed_
         zr_say("SIGUSR1 requests a save, but --save DIR is not given");
     }
     zr_result result = save(loop, step);
+    if (result == ZR_OK && ends)
+        result = finish_save(loop);
     if (result != ZR_OK || !ends)
         return result;
     loop->ended = request.end_signal;
@@ -530,6 +540,7 @@ static zr_result run_steps(struct loop *loop)
             return result;
         while (loop->shown_step < loop->agreed_step)
             show(loop, line_of(loop, ++loop->shown_step));
+        zr_saves_look(&loop->saves);
         if (config->save_every && step % config->save_every == 0)
             result = save(loop, step);
         if (result == ZR_OK)
@@ -548,6 +559,8 @@ static zr_result run_steps(struct loop *loop)
         return ZR_OK;
     /* --steps may be below the checkpoint's step. */
     result = save(loop, loop->saves.resumed_step + loop->history.count);
+    if (result == ZR_OK)
+        result = finish_save(loop);
     if (result != ZR_OK)
         return result;
     result = zr_engine_end_local_steps(loop->rank.state.engine); /* before export and sample */
@@ -645,6 +658,8 @@ static zr_result report_end(struct loop *loop)
             .step_seconds = loop->history.seconds,
             .tokens_per_second = zr_history_tokens_per_second(&loop->history),
             .seconds = (double)(zr_os_now_ns() - loop->history.started_ns) * 1e-9,
+            .saves_count = loop->saves.count,
+            .saves_seconds = (double)loop->saves.stopped_ns * 1e-9,
             .validated = loop->history.validated,
             .validation_loss = loop->history.validation_loss,
             .timeline = config->flops_per_second > 0 ? &loop->rank.timeline : NULL,
@@ -835,6 +850,7 @@ static int run_until_lost(struct zr_local_world *local, unsigned rank, void *arg
     if (result == ZR_OK)
         result = say_lost_logs(&loop, closed);
     bool early = ended_before_admission(&loop, result);
+    zr_saves_close(&loop.saves);
     zr_history_close(&loop.history);
     zr_prove_close(loop.prove);
     zr_messages_close(&loop.messages);

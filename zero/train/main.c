@@ -146,10 +146,16 @@ static int weigh_policy(void)
     return use->fits ? -1 : ZR_EXIT_MEMORY;
 }
 
-/* Refuses --redundancy 2 without kept memory. Returns -1, or an exit code. */
-static int check_redundancy(void)
+/* Refuses copies of state that is elsewhere, for --redundancy 2 and --save-background. Returns -1, or an exit
+ * code. */
+static int check_copies(void)
 {
-    const char *words = config.redundancy > 1 ? zr_rank_kept_words(&config) : NULL;
+    const char *words = config.redundancy > 1 ? zr_rank_kept_words(&config) : NULL,
+               *snapshot = zr_rank_snapshot_words(&config);
+    if (snapshot && zr_train_leads(&config))
+        zr_say("--save-background cannot copy the state: %s; leave one of the two out", snapshot);
+    if (snapshot)
+        return ZR_EXIT_USAGE;
     if (words && zr_train_leads(&config))
         zr_say("--redundancy 2 requires kept memory, which this run lacks: %s; leave one of the two out",
                words);
@@ -185,7 +191,7 @@ int main(int argc, char **argv)
         return code;
     if ((code = weigh_policy()) >= 0)
         return code;
-    if ((code = check_redundancy()) >= 0)
+    if ((code = check_copies()) >= 0)
         return code;
     zr_result result = zr_outputs_apart(&config);
     if (result == ZR_OK && config.dry_run)

@@ -12,20 +12,34 @@
 
 #define MIB ((size_t)1 << 20)
 
-const char *zr_rank_kept_words(const struct zr_train_config *config)
+/* Words about state that is not in the engine's pools; NULL: none. */
+static const char *elsewhere(const struct zr_train_config *config)
 {
     const struct zr_pipeline pipeline = zr_stages_pipeline(&config->stages, NULL);
-    if (config->max_restarts == 0)
-        return "";
     bool compresses = false;
     for (unsigned i = 0; i < ZR_COMPRESSED_KINDS; i++)
         compresses |= config->compression.kinds[i].on;
-    return zr_option_get(ZR_OPTION_SERVICE) != 0       ? "zrd keeps memory beyond the end of a run"
-           : config->offload_optimizer != ZR_TIER_NONE ? "--offload-optimizer has the state elsewhere"
-           : compresses                                ? "--compress has state of its own"
+    return config->offload_optimizer != ZR_TIER_NONE ? "--offload-optimizer has the state elsewhere"
+           : compresses                              ? "--compress has state of its own"
            : config->stages.ranks > 1 && zr_pipeline_is_asynchronous(&pipeline)
                ? "an asynchronous pipeline has versions of the parameters"
-           : config->outer.period > 0                          ? "--outer has steps of its own"
+           : config->outer.period > 0 ? "--outer has steps of its own"
+                                      : NULL;
+}
+
+const char *zr_rank_snapshot_words(const struct zr_train_config *config)
+{
+    return !config->save_background           ? NULL
+           : config->backend == ZR_TRAIN_CUDA ? "the state is on a GPU"
+                                              : elsewhere(config);
+}
+
+const char *zr_rank_kept_words(const struct zr_train_config *config)
+{
+    if (config->max_restarts == 0)
+        return "";
+    return zr_option_get(ZR_OPTION_SERVICE) != 0               ? "zrd keeps memory beyond the end of a run"
+           : elsewhere(config)                                 ? elsewhere(config)
            : zr_train_precision(config) == ZR_PRECISION_FP16   ? "fp16 has a loss scale"
            : config->optimizer.average_decay > 0               ? "--ema has an average"
            : config->noise_decay > 0                           ? "--noise-scale has averages"

@@ -313,6 +313,10 @@ zr_result zr_report_plan(const struct zr_train_config *config, uint64_t paramete
             "outer", zr_number_bytes(number[0], rank->outer.round_bytes),
             zr_number_grouped(number[1], rank->outer.round_bytes), config->outer.period,
             1 / exchanged_share(config, &rank->outer));
+    if (config->save_background)
+        zr_text_print(&page.text, "  %-11s %10s  %18s  a copy of the state, for saves in the background\n",
+                      "snapshot", zr_number_bytes(number[0], rank->planned_snapshot_bytes),
+                      zr_number_grouped(number[1], rank->planned_snapshot_bytes));
     if (config->redundancy > 1)
         zr_text_print(&page.text,
                       "  %-11s %10s  %18s  of state, sent to another rank per step, which has two\n",
@@ -700,6 +704,10 @@ static void print_speed(struct zr_text_page *page, const struct zr_training_repo
                   run->tokens_per_second > 0 ? 1e3 * (double)tokens_per_step / run->tokens_per_second : 0.0,
                   run->steps_count, run->steps_count == 1 ? "step" : "steps",
                   zr_number_seconds(number[1], run->seconds));
+    if (run->saves_count > 0)
+        zr_text_print(&page->text, "  %u %s%s stopped training for %.3g ms in all\n", run->saves_count,
+                      run->saves_count == 1 ? "save" : "saves",
+                      run->config->save_background ? " in the background" : "", 1e3 * run->saves_seconds);
     zr_text_print(&page->text, "  %s memory calls to the system in the last step\n",
                   zr_number_grouped(number[0], run->ranks[0].driver_calls_last_step));
     if (run->world > 1) {

@@ -363,6 +363,10 @@ zr_result zr_report_json(const struct zr_training_report *run)
     add(&out, "tokens_per_second", number(run->tokens_per_second));
     add(&out, "seconds", number(run->seconds));
     add(&out, "step_seconds", list(run->step_seconds, run->steps_count));
+    if (run->saves_count > 0)
+        add(&out, "saves",
+            json_pack("{s:i, s:o}", "count", (int)run->saves_count, "stopped_seconds",
+                      number(run->saves_seconds)));
     add(&out, "val_loss", run->validated ? number(run->validation_loss) : json_null());
     if (run->scaling.scale > 0) {
         add(&out, "loss_scale", number((double)run->scaling.scale));

@@ -85,6 +85,7 @@ struct zr_train_config {
     enum zr_token_type data_type;
     unsigned epochs;               /* --data-order: 1 if epochs */
     char save[ZR_TRAIN_PATH_ROOM]; /* "": not given */
+    bool save_background;          /* a thread writes saves */
     char resume[ZR_TRAIN_PATH_ROOM];
     bool assume_shape;               /* the model of --resume may lack a config.json */
     char model[ZR_TRAIN_PATH_ROOM];  /* --model: the shape is that of its config.json */
@@ -239,6 +240,7 @@ static inline struct zr_mesh_shape zr_train_mesh(const struct zr_train_config *c
                                   .pipeline = pipeline,
                                   .context = context,
                                   .groups = config->groups,
+                                  .saves = config->save_background,
                                   .backup = config->redundancy > 1};
 }
 

@@ -381,6 +381,8 @@ static const char *option_conflict(const struct zr_train_config *config)
         return "--save-every requires --save DIR";
     if (config->assume_shape && !config->resume[0])
         return "--assume-shape requires --resume FILE";
+    if (config->save_background && !config->save[0])
+        return "--save-background requires --save DIR";
     if (config->keep && !config->save[0])
         return "--keep requires --save DIR";
     if (config->precision != ZR_PRECISION_FP16 && scales_loss(config))
