@@ -14,7 +14,7 @@
  *   a lost rank and the rank with its copy are lost, or the first step has not decided   no return
  *
  * A step that is computed again has the same bits, so an image of a later step is as good as its successor.
- * Used by the thread that drives the engine. Private to engine/. */
+ * recovery.c has the return. Used by the thread that drives the engine. Private to engine/. */
 #ifndef ZR_ENGINE_BACKUP_H
 #define ZR_ENGINE_BACKUP_H
 
@@ -35,9 +35,10 @@ zr_result zr_backup_finish(struct zr_engine *engine);
 /* Waits for transfers under way, so that the state may change outside of a step. */
 zr_result zr_backup_await(struct zr_engine *engine);
 
-/* After a restart in which memory was lost: whether all ranks can return to a step / returns to it and
- * publishes the parameters. Collective. */
-zr_result zr_backup_find(struct zr_engine *engine, bool *held);
-zr_result zr_backup_recover(struct zr_engine *engine);
+/* The image of another rank's state of a step. */
+static inline char *zr_backup_image(const struct zr_engine *engine, uint64_t step)
+{
+    return engine->kept.backup.images + step % 2 * engine->kept.backup.image.bytes;
+}
 
 #endif

@@ -9,7 +9,6 @@
 #include "zero/engine/kept.h"
 #include "zero/engine/parameter_tier.h"
 #include "zero/engine/offload.h"
-#include "zero/engine/snapshot.h"
 #include "zero/engine/onebit.h"
 #include "zero/engine/speculate.h"
 
@@ -257,7 +256,7 @@ static zr_result clear_pool(const struct zr_state_tier *tier, void *pool, size_t
                 : ZR_OK;
 }
 
-zr_result zr_engine_clear_pools(struct zr_engine *engine)
+static zr_result clear_pools(struct zr_engine *engine)
 {
     /* squares of frozen units remain 0 */
     zr_result result = clear_pool(&engine->tiers[0], engine->results,
@@ -276,7 +275,7 @@ zr_result zr_engine_clear_pools(struct zr_engine *engine)
 static zr_result initialise(struct zr_engine *engine)
 {
     zr_engine_kept_invalidate(engine);
-    zr_result result = zr_engine_clear_pools(engine);
+    zr_result result = clear_pools(engine);
 
     zr_engine_start_scaling(engine);
     for (size_t u = 0; u < engine->layout.units_count && result == ZR_OK; u++) {

@@ -254,15 +254,6 @@ struct zr_backup {
     uint64_t count; /* whole copies */
 };
 
-/* See snapshot.h. Zeros: none. */
-struct zr_snapshot {
-    struct zr_image image;
-    char *memory; /* [image.bytes] */
-    struct zr_engine *view;
-    struct zr_unit_state *units;      /* [units_count] of the view */
-    struct zr_kernel_context context; /* likewise */
-};
-
 /* State that outlives the process; see kept.h. Zeros: none. */
 struct zr_kept {
     struct zr_kept_record *record; /* in `block`; NULL: none, or a dry run */
@@ -462,8 +453,6 @@ void zr_engine_rates_set(struct zr_engine *engine, const struct zr_engine_update
 zr_result zr_engine_rates_send(struct zr_engine *engine, struct zr_engine_update *update);
 zr_result zr_engine_weight_read(const struct zr_engine *engine, struct zr_gradient_weight *out);
 
-/* Zeroes parameters, gradients and results. */
-zr_result zr_engine_clear_pools(struct zr_engine *engine);
 /* Fills in shards_*, the sizes of the pools, the units' places and staging_limit. */
 void zr_engine_place(struct zr_engine *engine);
 

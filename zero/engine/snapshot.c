@@ -1,7 +1,7 @@
-/* snapshot.c: see snapshot.h. */
-#include "zero/engine/snapshot.h"
-
+/* snapshot.c: see image.h. */
 #include <string.h>
+
+#include "zero/engine/engine.h"
 
 zr_result zr_snapshot_open(struct zr_engine *engine)
 {

@@ -1,5 +1,5 @@
 /* background.h: a save that a thread writes while the next steps compute (--save-background): the thread runs
- * zr_checkpoint_save() on a copy of the state (zero/engine/snapshot.h), over a communicator of its own. All
+ * zr_checkpoint_save() on a copy of the state (zero/engine/image.h), over a communicator of its own. All
  * ranks start and end their parts of a save together. Used by the thread that drives the engine. */
 #ifndef ZR_TRAIN_BACKGROUND_H
 #define ZR_TRAIN_BACKGROUND_H

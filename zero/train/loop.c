@@ -733,8 +733,9 @@ static zr_result run(struct loop *loop, struct zr_local_world *local, unsigned r
             zr_say("--max-restarts: %s, so a restart continues from the last save",
                    zr_rank_kept_words(config));
         if (zr_local_restarts(local) > 0 && loop->rank.keep && !continues)
-            zr_say("kept memory of a rank is lost%s: the run continues from step %" PRIu64,
-                   config->redundancy > 1 ? " with its copy" : "; --redundancy 2 would keep a copy", done);
+            zr_say(
+                "kept memory%s has no step to which all ranks can return; the run continues after step %" PRIu64,
+                config->redundancy > 1 ? " with its copies" : "", done);
         zr_card_say_memory(&loop->rank);
         if (zr_local_restarts(local) > 0 && done < config->steps)
             zr_say("step %" PRIu64 " begins %.2f s after the loss of a rank", done + 1,

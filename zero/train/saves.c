@@ -8,7 +8,7 @@
 #include "alloc/base/system/os.h"
 #include "zero/checkpoint/checkpoint.h"
 #include "zero/checkpoint/model_file.h"
-#include "zero/engine/snapshot.h"
+#include "zero/engine/engine.h"
 #include "zero/train/rank/kept.h"
 #include "zero/train/report/terminal.h"
 #include "zero/train/settings/flags.h"

@@ -688,9 +688,10 @@ static void print_copies(struct zr_text_page *page, const struct zr_training_rep
         waited += zr_report_copy_wait(&run->ranks[r]) / run->world;
     zr_text_print(
         &page->text,
-        "  %s bytes of state sent per rank and step to another rank%s; a step waits %.3g ms for them\n",
+        "  %s bytes of state sent per rank and step to another rank%s; %.1f %% of a step, %.3g ms, waits for them\n",
         zr_number_grouped(number, rank->backup.image_bytes),
-        rank->backup.image_bytes == rank->planned_backup_bytes ? ", as planned" : "", 1e3 * waited);
+        rank->backup.image_bytes == rank->planned_backup_bytes ? ", as planned" : "",
+        100 * waited * run->tokens_per_second / (double)zr_train_step_tokens(run->config), 1e3 * waited);
 }
 
 static void print_speed(struct zr_text_page *page, const struct zr_training_report *run)
