@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """--max-restarts: a rank that is killed is replaced, the others keep their processes, and the run has the bits of one that was not
-interrupted. train_restarts.t N kills N ranks at random, in all kinds of runs."""
+interrupted. With --redundancy 2 the rank's kept memory is lost, too.
+train_restarts.t N kills ranks of N runs of all kinds at random, twice in each."""
 import json
 import os
 import random
@@ -9,8 +10,8 @@ import subprocess
 import sys
 
 sys.path.insert(0, "tests/support")
-from zrtest import (SEED, ZR_TRAIN, arguments, done, finish, in_steps, leftovers, note, ok, path, same, start_quickly, text_file, train,
-                    wait_for)
+from zrtest import (BUILD, SEED, ZR_TRAIN, arguments, done, finish, in_steps, leftovers, note, ok, path, run_limited, same, start_quickly,
+                    text_file, train, wait_for)
 
 start_quickly()
 FLAGS = dict(data=text_file(), layers=2, hidden=64, heads=2, seq=32, batch=4, seed=1, steps=80, eval_every=0)
@@ -113,6 +114,8 @@ if len(sys.argv) > 1:
     for i in range(int(sys.argv[1])):
         name = draws.choice(list(RUNS))
         restarted(name, 2, forgets="one replica" not in name and draws.random() < 0.6)
+    got = run_limited([os.path.join(BUILD, "tests", "kept_test"), "11"], timeout=3600)
+    ok(got.returncode == 0, "kept_test: kills at every eleventh action of a step") or note(got.stdout[-1500:])
     done()
     sys.exit()
 
