@@ -318,7 +318,14 @@ struct zr_compression_check {
  * processes (kill -9 at any point included), zr_engine_create() finishes the step that at least one rank had
  * begun to update, else returns to the end of the step before, and zr_engine_recovered() is true: at most one
  * step is lost, and the bits are those of an uninterrupted run. From zr_engine_create() to the next step, and
- * after a load, the memory has nothing of use. Excludes offload, compression, asynchronous pipelines, fp16,
+ * after a load, the memory has nothing of use.
+ *
+ * With options.backup the memory of a rank may be lost, too, unless that of the rank with its copy is lost at
+ * the same time: all ranks then return to the newest step of which each one has its state or its copy, at
+ * most two steps back. This takes two copies of another rank's state, and a log of this rank's state of the
+ * step before.
+ *
+ * Excludes offload, compression, asynchronous pipelines, fp16,
  * scattered gradients, optimizers whose updates need all ranks, and tensors that the host cannot read. */
 struct zr_kept_request {
     const char *name; /* of the memory, unique on the rank */
@@ -360,11 +367,12 @@ struct zr_outer {
 /* Parameter servers: other processes keep the masters and the optimizer's state of all trained tensors and
  * update them. The engine has parameters and gradients only, and calls, in the thread of a step:
  *   pull  before a unit's first gather of a step, and after clock: fills the parameters of the unit's tensors
- *   push  after each gradient of a unit, or, with ZR_REDUCE_ONCE, after the last one of a step with the sum over
- *         micro-batches. A gradient that is not finite is not pushed, and the step fails
+ *   push  after each gradient of a unit, or, with ZR_REDUCE_ONCE, after the last one of a step with the sum
+ *         over micro-batches. A gradient that is not finite is not pushed, and the step fails
  *   clock at the end of a step that has pushed all gradients
- *   read, write  move state of a unit's tensors: of kind 0 the masters, of kind k slot k - 1 of the optimizer, in
- *         fp32. The engine writes initial and loaded values, and reads what is saved
+ *   read, write  move state of a unit's tensors: of kind 0 the masters, of kind k slot k - 1 of the optimizer,
+ *         in fp32. The engine writes initial and loaded values, and reads what is saved
+ *
  * The norm of a step is that of what this engine has pushed. ZR_ERR_INVALID: several ranks, a stage above 0,
  * tensors that the host cannot access, fp16, clipping, a moving average, groups (zr_outer), offload,
  * compression, kept memory, measures_squares, or an optimizer whose state is not floats by element. */
@@ -433,6 +441,16 @@ struct zr_engine_options {
     /* Memory that outlives this process; NULL: none. Borrowed for the engine's life. See zr_kept_memory. */
     const struct zr_kept_memory *kept;
     struct zr_outer outer;
+    /* With `kept`: a communicator of the ranks of `comm` in the same order, at least 2. After each step a
+     * rank sends its state through it to rank + backup_distance, modulo the ranks, while the next step
+     * computes, and zr_engine_create() also continues if the memory of some ranks is lost: see
+     * zr_kept_memory. Borrowed. NULL: no copies. */
+    zr_comm *backup;
+    unsigned backup_distance; /* 0: 1; below the number of ranks */
+    /* Keep memory for a copy of the state, which a thread can save while the next steps compute. Excludes
+     * what has state elsewhere: offload, compression, stashed versions, outer steps, and tensors that the
+     * host cannot read. */
+    bool snapshots;
     struct zr_servers servers;
 };
 
@@ -447,6 +465,13 @@ ZR_API zr_result zr_engine_create(zr_engine **out, const struct zr_engine_option
 ZR_API void zr_engine_destroy(zr_engine *engine);
 /* Whether the engine continues with the contents of options.kept; zr_engine_steps_done() tells from where. */
 ZR_API bool zr_engine_recovered(const zr_engine *engine);
+/* Copies to other ranks with options.backup; zeros without. */
+struct zr_backup_report {
+    uint64_t image_bytes; /* of this rank's state: sent and received by each copy */
+    uint64_t count;       /* copies that are whole */
+    uint64_t waited_ns;   /* time that the step's thread waited for copies */
+};
+ZR_API void zr_engine_get_backup_report(zr_engine *engine, struct zr_backup_report *out);
 
 /* Gathers a unit: *base points to its elements, in list order and the engine's precision, valid until the
  * matching zr_engine_release(). Parameter i starts at element zr_engine_offset(engine, i) of *base. Waits

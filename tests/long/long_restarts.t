@@ -1,5 +1,5 @@
 #!/bin/sh
-# Twenty ranks are killed at random, in all kinds of runs.
+# Ranks of twenty runs of all kinds are killed at random, some with their kept memory.
 export ZR_TEST_SEED=${ZR_TEST_SEED:-$(date +%s)}
 echo "# ZR_TEST_SEED=$ZR_TEST_SEED"
 exec tests/system/train_restarts.t "${1:-20}"

@@ -286,7 +286,8 @@ def kill_while_saving(count, seed):
         ranks, stage = rng.randint(1, 3), rng.randint(0, 3)
         if os.path.exists(log):
             os.unlink(log)
-        command = [zrtest.ZR_TRAIN] + arguments(**flags, ranks=ranks, stage=stage, resume=folder if before[0] else None)
+        command = [zrtest.ZR_TRAIN] + arguments(**flags, ranks=ranks, stage=stage, resume=folder if before[0] else None,
+                                                  save_background=i % 3 == 1 or None)
         began_ns = time.time_ns()
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
                                    stderr=subprocess.PIPE, text=True, start_new_session=True)

@@ -88,6 +88,20 @@ if can_trace():
 else:
     skip("strace is not there, or may not trace")
 
+# ---- In the background
+fore, behind = path("fore"), path("behind")
+for folder, flags in ((fore, {}), (behind, dict(save_background=True))):
+    run = train(**BASE, steps=9, save=folder, save_every=1, keep=0, **flags)
+same((run.code, [whole(behind, step) == whole(fore, step) for step in steps_in(behind)], run.err.count("saved step")),
+     (0, [True] * 9, 9), "saves in the background have the bytes of others") or note(run.err[-800:])
+same([[rank[of]["optimizer"] for of in ("planned_bytes", "peak_bytes")] for rank in run.report["ranks"]],
+     [[run.report["ranks"][0]["planned_bytes"]["optimizer"]] * 2] * 2, "the copy of the state is in the byte plan")
+run = train(**BASE, steps=10**6, save=path("lost"), save_every=5, save_background=True, environment={"ZR_FAULT": "rename:1"})
+same((run.code, os.path.exists(path("lost")), "left behind" in run.err), (3, False, False), "a save that fails in the background ends the run") or \
+    note(run.err[-800:])
+run = train(**BASE, steps=1, save=path("lost"), save_background=True, offload_optimizer="cpu")
+ok(run.code == 2 and "has the state elsewhere" in run.err, "state elsewhere is refused") or note(run.err[-800:])
+
 # ---- Deaths
 kill_while_saving(6, SEED)
 

@@ -10,6 +10,7 @@
 #include "zero/comm/mesh.h"
 #include "zero/checkpoint/state.h"
 #include "zero/engine/engine.h"
+#include "zero/engine/kept.h"
 #include "zero/engine/update.h"
 
 enum {
@@ -322,6 +323,8 @@ static zr_result check_call(zr_engine *engine, const char *call, const char *pat
     if (result == ZR_OK && changes)
         result = zr_engine_check_unused(engine, call);
     result = zr_comm_all_status(parts ? parts->comm : engine->options.comm, result);
+    if (result == ZR_OK && changes)
+        zr_engine_kept_invalidate(engine);
     return result == ZR_OK ? zr_engine_catch_up(engine) : result;
 }
 

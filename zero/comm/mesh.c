@@ -30,6 +30,21 @@ static zr_result open_group(zr_comm **out, zr_comm *world, struct row row, size_
     return result;
 }
 
+/* The least distance at which each rank of a row has a neighbour on another host; 1 if there is none. */
+static unsigned distance_of(struct row row)
+{
+    unsigned each = zr_message_host_ranks();
+    for (unsigned distance = 1; each > 0 && distance < row.count; distance++) {
+        unsigned i = 0;
+        while (i < row.count && (row.first + i * row.stride) / each !=
+                                    (row.first + (i + distance) % row.count * row.stride) / each)
+            i++;
+        if (i == row.count)
+            return distance;
+    }
+    return 1;
+}
+
 zr_result zr_mesh_open(struct zr_mesh *out, zr_comm *world, struct zr_mesh_shape shape, size_t bucket_bytes)
 {
     unsigned rank = zr_comm_rank(world), shards = zr_mesh_shards(shape), ranks = zr_mesh_group_ranks(shape),
@@ -63,11 +78,19 @@ zr_result zr_mesh_open(struct zr_mesh *out, zr_comm *world, struct zr_mesh_shape
         result = open_group(&out->ring, world, ring, bucket_bytes);
     if (result == ZR_OK && shape.pipeline > 1)
         result = open_group(&out->pipeline, world, pipeline, ZR_COMM_LINE_BYTES);
+    if (result == ZR_OK && shape.saves)
+        result = open_group(&out->saves, world, (struct row){0, 1, zr_comm_world(world)}, ZR_COMM_LINE_BYTES);
+    if (result == ZR_OK && shape.backup && shards > 1) {
+        result = open_group(&out->backup, world, data, bucket_bytes);
+        out->backup_distance = distance_of(data);
+    }
     if (out->data != out->group)
         zr_calls_name(out->data, "data");
     zr_calls_name(out->tensor, "tensor");
     zr_calls_name(out->ring, "ring");
     zr_calls_name(out->pipeline, "pipeline");
+    zr_calls_name(out->backup, "backup");
+    zr_calls_name(out->saves, "saves");
     if (result != ZR_OK)
         zr_mesh_close(out);
     return result;
@@ -75,7 +98,8 @@ zr_result zr_mesh_open(struct zr_mesh *out, zr_comm *world, struct zr_mesh_shape
 
 zr_result zr_mesh_close(struct zr_mesh *mesh)
 {
-    zr_comm *const opened[] = {mesh->pipeline, mesh->ring,
+    zr_comm *const opened[] = {mesh->saves,    mesh->backup,
+                               mesh->pipeline, mesh->ring,
                                mesh->tensor,   mesh->data == mesh->group ? NULL : mesh->data,
                                mesh->outer,    mesh->group == mesh->world ? NULL : mesh->group};
     zr_result result = ZR_OK;

@@ -16,6 +16,8 @@ struct zr_mesh_shape {
     unsigned context;                /* 0: 1 */
     unsigned groups;                 /* 0: 1 */
     bool apart;                      /* groups exchange nothing: there is no outer communicator */
+    bool saves;                      /* a thread writes saves */
+    bool backup;                     /* a rank's state has a copy on another rank of `data` */
 };
 static inline unsigned zr_mesh_context(struct zr_mesh_shape shape)
 {
@@ -61,15 +63,21 @@ static inline unsigned zr_mesh_rank(struct zr_mesh_shape shape, struct zr_mesh_p
 
 /* Communicators of this rank. */
 struct zr_mesh {
-    zr_comm *world;    /* borrowed */
-    zr_comm *group;    /* the rank's group; the world itself if there is one group */
-    zr_comm *outer;    /* the ranks at the same place of all groups, in the order of groups; NULL: one group, or apart.
-                        * Not in zr_mesh_counters_get() */
-    zr_comm *data;     /* the shards; the group itself if these are all of its ranks */
-    zr_comm *tensor;   /* NULL: one tensor rank */
-    zr_comm *ring;     /* NULL: one context rank */
+    zr_comm *world;  /* borrowed */
+    zr_comm *group;  /* the rank's group; the world itself if there is one group */
+    zr_comm *outer;  /* the ranks at the same place of all groups, in the order of groups; NULL: one group, or
+                      * apart.  Not in zr_mesh_counters_get() */
+    zr_comm *data;   /* the shards; the group itself if these are all of its ranks */
+    zr_comm *tensor; /* NULL: one tensor rank */
+    zr_comm *ring;   /* NULL: one context rank */
     zr_comm *pipeline; /* for host messages, and parent of the groups that carry data; NULL: one pipeline
                         * rank */
+    zr_comm *saves;    /* all ranks, for host messages of the thread that writes a save; NULL: none. Not in
+                        * zr_mesh_counters_get() */
+    zr_comm *backup;   /* the ranks of `data`, for copies of their state; NULL: none. Not in
+                        * zr_mesh_counters_get() */
+    unsigned backup_distance; /* rank p of `backup` sends its state to rank p + distance, on another host if
+                               * hosts have equal numbers of ranks */
 };
 
 /* Slot size of the world's ring: the communicators below carry data, the world carries host messages. */

@@ -32,6 +32,7 @@ const char *zr_action_kind_name(enum zr_action_kind kind)
         [ZR_ACTION_COUNT] = "count",       [ZR_ACTION_SETTLE] = "settle",
         [ZR_ACTION_LAND] = "land",         [ZR_ACTION_HAND_OVER] = "hand-over",
         [ZR_ACTION_DECIDE] = "decide",     [ZR_ACTION_COMMIT] = "commit",
+        [ZR_ACTION_BACK_UP] = "back-up",   [ZR_ACTION_BACKED_UP] = "backed-up",
         [ZR_ACTION_AWAIT] = "await",       [ZR_ACTION_UNDO] = "undo",
         [ZR_ACTION_WEIGHTS] = "weights",   [ZR_ACTION_STASH] = "stash",
         [ZR_ACTION_EXCHANGE] = "exchange", [ZR_ACTION_MERGE] = "merge",

@@ -60,6 +60,8 @@ enum zr_action_kind {
     ZR_ACTION_AWAIT,       /* wait for speculative updates of state in a file */
     ZR_ACTION_DECIDE,      /* kept memory: the step will be finished, also after the loss of a rank */
     ZR_ACTION_COMMIT,      /* kept memory: the step is complete */
+    ZR_ACTION_BACK_UP,     /* start to copy the state to another rank */
+    ZR_ACTION_BACKED_UP,   /* wait for the copy of the state that the step is about to update */
     ZR_ACTION_UNDO,        /* undo speculative updates that assumed other arguments */
     ZR_ACTION_EXCHANGE,    /* start to average a fragment's outer gradients over groups, see outer.h */
     ZR_ACTION_MERGE,       /* synchronise a fragment */

@@ -1,6 +1,7 @@
 /* actions.c: the end of a step: see actions.h. */
 #include "zero/engine/actions.h"
 
+#include "zero/engine/backup.h"
 #include "zero/engine/compression.h"
 #include "zero/engine/gradients.h"
 #include "zero/engine/kept.h"
@@ -102,6 +103,8 @@ zr_result zr_engine_actions_make(struct zr_engine *engine)
         zr_actions_change(step, engine->speculation.kind->step);
     if (engine->kept.record)
         zr_actions_change(step, &zr_engine_kept_step);
+    if (engine->kept.record && engine->options.backup)
+        zr_actions_change(step, &zr_backup_step);
     return result == ZR_OK ? step->result : result;
 }
 
@@ -335,6 +338,10 @@ zr_result zr_engine_act(struct zr_engine_run *run, const struct zr_action *actio
     case ZR_ACTION_COMMIT:
         zr_engine_kept_commit(engine);
         return ZR_OK;
+    case ZR_ACTION_BACK_UP:
+        return zr_backup_start(engine);
+    case ZR_ACTION_BACKED_UP:
+        return zr_backup_finish(engine);
     case ZR_ACTION_HAND_OVER:
         return zr_engine_delayed_start(engine, &run->update);
     case ZR_ACTION_COUNT: {

@@ -122,6 +122,8 @@ static zr_result take_pools(struct zr_engine *engine)
     if (result == ZR_OK)
         result = zr_engine_kept_open(engine);
     if (result == ZR_OK)
+        result = zr_snapshot_open(engine);
+    if (result == ZR_OK)
         result = zr_outer_open(engine);
     if (result == ZR_OK)
         result = zr_engine_actions_make(engine);
@@ -438,6 +440,7 @@ void zr_engine_destroy(zr_engine *engine)
             zr_drop(arena, &engine->units[u].gathered);
         }
     }
+    zr_snapshot_close(engine);
     zr_engine_kept_close(engine);
     zr_engine_actions_end(engine);
     zr_outer_close(engine);

@@ -19,6 +19,7 @@
 #define ZR_ENGINE_H
 
 #include "zero/engine/action_list.h"
+#include "zero/engine/image.h"
 #include "zero/engine/outer.h"
 #include "zero/engine/state_store.h"
 #include "zero/comm/copies.h"
@@ -239,6 +240,21 @@ struct zr_parameter_file {
     struct zr_comm_clock *clock; /* NULL: none */
 };
 
+/* The copy of this rank's state on another rank; see backup.h. Zeros: none. */
+struct zr_backup {
+    struct zr_image image;
+    size_t next;       /* the first piece that was not submitted */
+    char *images;      /* [2][image.bytes]: of another rank's state, by step modulo 2 */
+    unsigned to, from; /* ranks of options.backup */
+    zr_ticket ticket;
+    bool under_way;
+    uint64_t step;  /* of the copy under way */
+    uint64_t whole; /* 1 + the step of the last whole copy; 0: none */
+    uint64_t found; /* 1 + the step that all ranks can return to; 0: none */
+    bool *lost;     /* [world]: the rank has no state of that step */
+    uint64_t count; /* whole copies */
+};
+
 /* State that outlives the process; see kept.h. Zeros: none. */
 struct zr_kept {
     struct zr_kept_record *record; /* in `block`; NULL: none, or a dry run */
@@ -246,6 +262,7 @@ struct zr_kept {
     char *log;
     uint64_t layout;        /* hash of what the memory contains */
     struct zr_actions redo; /* the rest of a step, after a restart */
+    struct zr_backup backup;
 };
 
 /* Sums of gradients by matrices of low rank; see low_rank.h. Zeros: none. */
@@ -325,6 +342,7 @@ struct zr_engine {
     struct zr_speculation speculation;           /* only with offload.speculative_bytes */
     struct zr_versions versions;
     struct zr_kept kept;
+    struct zr_snapshot snapshot;
     bool recovered;                          /* the contents of options.kept were continued */
     struct zr_actions step;                  /* the end of a step */
     struct zr_compression_state compression; /* see compression.h */

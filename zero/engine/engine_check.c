@@ -423,20 +423,41 @@ static zr_result check_compression(const struct zr_engine_options *options)
                : ZR_OK;
 }
 
+static bool compresses(const struct zr_engine_options *options)
+{
+    bool any = false;
+    for (unsigned kind = 0; kind < ZR_COMPRESSED_KINDS; kind++)
+        any |= options->compression.kinds[kind].on;
+    return any;
+}
+
+static zr_result check_snapshots(const struct zr_engine_options *options)
+{
+    bool elsewhere = options->offload.optimizer || options->stashed_versions > 0 || options->own_norm ||
+                     compresses(options) || options->outer.period > 0 || !options->kernels->host_visible;
+    return options->snapshots && elsewhere
+               ? zr_fail(ZR_ERR_INVALID,
+                         "snapshots exclude offload, asynchronous pipelines, compression, outer "
+                         "steps and tensors that the host cannot read")
+               : ZR_OK;
+}
+
 /* See kept.h. */
 static zr_result check_kept(const struct zr_engine_options *options)
 {
     const struct zr_optimizer *optimizer = zr_optimizer_of(options->optimizer.kind);
-    bool compresses = false;
+    if (options->backup && (!options->kept || zr_comm_world(options->backup) < 2 ||
+                            zr_comm_world(options->backup) != zr_comm_world(options->comm) ||
+                            options->backup_distance >= zr_comm_world(options->comm)))
+        return zr_fail(ZR_ERR_INVALID, "backup requires kept memory, at least two ranks of comm, and a "
+                                       "backup_distance below their number");
     if (!options->kept)
         return ZR_OK;
-    for (unsigned kind = 0; kind < ZR_COMPRESSED_KINDS; kind++)
-        compresses |= options->compression.kinds[kind].on;
     if (options->kernels->executes && (!options->kernels->host_visible || !options->kept->take))
         return zr_fail(ZR_ERR_INVALID, "kept memory is not supported by the kernels \"%s\"",
                        options->kernels->name);
-    if (options->offload.optimizer || options->stashed_versions > 0 || options->own_norm || compresses ||
-        options->outer.period > 0)
+    if (options->offload.optimizer || options->stashed_versions > 0 || options->own_norm ||
+        compresses(options) || options->outer.period > 0)
         return zr_fail(ZR_ERR_INVALID,
                        "kept memory excludes offload, asynchronous pipelines, compression and outer "
                        "steps, whose state is elsewhere");
@@ -572,6 +593,8 @@ zr_result zr_engine_check_options(const struct zr_engine_options *options)
         result = check_compression(options);
     if (result == ZR_OK)
         result = check_kept(options);
+    if (result == ZR_OK)
+        result = check_snapshots(options);
     if (result == ZR_OK)
         result = check_outer(options);
     if (result == ZR_OK)

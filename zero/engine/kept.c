@@ -7,14 +7,14 @@
 
 #include "alloc/base/fault.h"
 #include "alloc/base/hash.h"
+#include "zero/engine/backup.h"
 #include "zero/engine/compression.h"
 
 /* The log of a window stays in the processor's caches, and its copy reads what the update reads next. */
 enum { WINDOW_ELEMENTS = 64 << 10 };
-#define RECORD_VERSION 1
+#define RECORD_VERSION 2
 
-/* The fault site: a process that dies between two stores. */
-static void die_if_asked(void)
+void zr_engine_kept_die_if_asked(void)
 {
     if (zr_fault(ZR_FAULT_KEPT))
         kill(getpid(), SIGKILL);
@@ -74,6 +74,8 @@ size_t zr_engine_kept_window(const struct zr_engine *engine)
 static size_t log_bytes(const struct zr_engine *engine)
 {
     size_t window = zr_optimizer_block(engine->optimizer) == 1 ? WINDOW_ELEMENTS : SIZE_MAX, most = 0;
+    if (engine->options.backup)
+        return engine->kept.backup.image.trained_bytes;
     for (size_t u = 0; u < engine->layout.units_count; u++) {
         const struct zr_optimizer *optimizer = engine->layout.units[u].optimizer;
         size_t owned = zr_unit_owned(&engine->units[u]), count = owned < window ? owned : window,
@@ -117,8 +119,10 @@ zr_result zr_engine_kept_open(struct zr_engine *engine)
     struct zr_kept *kept = &engine->kept;
     if (!memory)
         return ZR_OK;
-    zr_result result = zr_kept_pool_take(
-        memory, &(struct zr_kept_pool){arena, "log", ZR_TAG_OPTIMIZER, log_bytes(engine), 1}, &kept->log);
+    zr_result result = engine->options.backup ? zr_image_place(&kept->backup.image, engine) : ZR_OK;
+    if (result == ZR_OK)
+        result = zr_kept_pool_take(
+            memory, &(struct zr_kept_pool){arena, "log", ZR_TAG_OPTIMIZER, log_bytes(engine), 1}, &kept->log);
     if (result == ZR_OK)
         result = zr_kept_pool_take(
             memory, &(struct zr_kept_pool){arena, "record", ZR_TAG_OPTIMIZER, 1, sizeof *kept->record},
@@ -126,12 +130,13 @@ zr_result zr_engine_kept_open(struct zr_engine *engine)
     kept->record = engine->simulated ? NULL : kept->block; /* a dry run has no memory to read */
     kept->layout = layout_hash(engine);
     kept->redo.host_arena = engine->options.host_arena;
-    return result;
+    return result == ZR_OK ? zr_backup_open(engine) : result;
 }
 
 void zr_engine_kept_close(struct zr_engine *engine)
 {
     const struct zr_kept_memory *memory = engine->options.kept;
+    zr_backup_close(engine);
     zr_actions_drop(&engine->kept.redo);
     zr_kept_pool_drop(memory, engine->options.arena, &engine->kept.block);
     zr_kept_pool_drop(memory, engine->options.arena, &engine->kept.log);
@@ -140,8 +145,14 @@ void zr_engine_kept_close(struct zr_engine *engine)
 
 void zr_engine_kept_invalidate(struct zr_engine *engine)
 {
-    if (engine->kept.record)
-        atomic_store(&engine->kept.record->layout, 0);
+    struct zr_kept_record *record = engine->kept.record;
+    if (!record)
+        return;
+    zr_backup_await(engine); /* a failure is that of the next step, too */
+    engine->kept.backup.whole = 0;
+    atomic_store(&record->layout, 0);
+    for (unsigned i = 0; i < 2; i++)
+        atomic_store(&record->images[i], 0);
 }
 
 /* ---- A step -------------------------------------------------------------------------------------------- */
@@ -153,11 +164,13 @@ const struct zr_action_transform zr_engine_kept_step = {
 void zr_engine_kept_store(struct zr_engine *engine, const struct zr_kept_arguments *arguments)
 {
     struct zr_kept_record *record = engine->kept.record;
+    atomic_store(&record->undo, 0); /* the log no longer leads back to the step before */
     record->arguments = *arguments;
     atomic_store(&record->logged, 0);
     atomic_store(&record->done, 0);
     atomic_store(&record->steps, engine->steps_done);
     atomic_store(&record->decided, engine->steps_done + 1);
+    atomic_store(&record->undo, engine->steps_done + 1);
     atomic_store(&record->layout, engine->kept.layout); /* valid from the first step on */
 }
 
@@ -183,6 +196,15 @@ size_t zr_engine_kept_begin(const struct zr_engine *engine, size_t unit)
                                    : 0;
 }
 
+size_t zr_engine_kept_end(const struct zr_engine *engine, size_t unit)
+{
+    size_t logged;
+    struct zr_overlap window;
+    return zr_engine_kept_logged(engine, &logged, &window) && logged == unit
+               ? window.offset + window.count
+               : zr_engine_kept_begin(engine, unit);
+}
+
 zr_result zr_engine_kept_copy(struct zr_engine *engine, size_t unit, const struct zr_owned *owned,
                               struct zr_overlap window, bool back)
 {
@@ -200,6 +222,9 @@ zr_result zr_engine_kept_copy(struct zr_engine *engine, size_t unit, const struc
         if (!state || bytes == 0)
             continue;
         state += window.offset * sizeof(float);
+        if (engine->options.backup) /* a place for every window */
+            log = (char *)engine->kept.log + engine->kept.backup.image.at[unit][slot ? s + 1 : 0] +
+                  window.offset * sizeof(float);
         result = compute.kernels->copy_bytes(
             compute.context,
             &(struct zr_copy_bytes){
@@ -216,7 +241,7 @@ zr_result zr_engine_kept_log(struct zr_engine_run *run, size_t unit, size_t at, 
         return ZR_OK;
     zr_result result = zr_engine_kept_copy(engine, unit, &run->owned,
                                            (struct zr_overlap){.offset = at, .count = count}, false);
-    die_if_asked();
+    zr_engine_kept_die_if_asked();
     atomic_store(&engine->kept.record->logged, 1 + pack(unit, at));
     return result;
 }
@@ -227,7 +252,7 @@ void zr_engine_kept_note(struct zr_engine *engine, size_t unit, size_t end)
     if (!record)
         return;
     bool whole = end == zr_unit_owned(&engine->units[unit]);
-    die_if_asked();
+    zr_engine_kept_die_if_asked();
     atomic_store(&record->done, whole ? pack(unit + 1, 0) : pack(unit, end));
 }
 

@@ -14,6 +14,9 @@
  * arguments of one that does. Ranks that are done wait in the next step, which needs gradients of all ranks,
  * so no two ranks are more than a step apart.
  *
+ * With backup.h the log has the state of all units before the update, so a rank can return to the step before
+ * at any time.
+ *
  * The order of stores is what a process killed between two of them leaves, since the memory itself survives.
  * Private to engine/. */
 #ifndef ZR_ENGINE_KEPT_H
@@ -32,6 +35,10 @@ struct zr_kept_record {
     _Atomic uint64_t decided; /* the last step whose update has begun */
     _Atomic uint64_t done;    /* position of the update of step `decided` */
     _Atomic uint64_t logged;  /* 1 + the position whose window the log has; 0: none */
+    /* With backup.h; each is 1 + a step, or 0: none. */
+    _Atomic uint64_t undo;      /* the step to which the log leads back from `done` */
+    _Atomic uint64_t undoing;   /* the same, from the start of a return to its end */
+    _Atomic uint64_t images[2]; /* steps of the copies that this rank has */
     struct zr_kept_arguments arguments;
 };
 
@@ -49,6 +56,8 @@ void zr_kept_pool_drop(const struct zr_kept_memory *kept, zr_arena *arena, void 
 /* After the pools are allocated: allocates log and record. */
 zr_result zr_engine_kept_open(struct zr_engine *engine);
 void zr_engine_kept_close(struct zr_engine *engine);
+/* The fault site: a process that dies between two stores. */
+void zr_engine_kept_die_if_asked(void);
 /* The contents change outside of a step, so that a process killed meanwhile leaves nothing of use. */
 void zr_engine_kept_invalidate(struct zr_engine *engine);
 
@@ -62,6 +71,8 @@ void zr_engine_kept_commit(struct zr_engine *engine);
 size_t zr_engine_kept_begin(const struct zr_engine *engine, size_t unit);
 zr_result zr_engine_kept_log(struct zr_engine_run *run, size_t unit, size_t at, size_t count);
 void zr_engine_kept_note(struct zr_engine *engine, size_t unit, size_t end);
+/* The end of the elements of the unit that are updated, in whole or in part. */
+size_t zr_engine_kept_end(const struct zr_engine *engine, size_t unit);
 /* Maximum elements of a window of the update; 0: no limit. */
 size_t zr_engine_kept_window(const struct zr_engine *engine);
 /* Copies a window's state to the log, or back. */

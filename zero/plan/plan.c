@@ -325,6 +325,8 @@ static void note(struct zr_byte_plan *out, const struct rehearsal *rehearsal,
     if (zr_engine_is_zerone(rehearsal->state.engine))
         out->full_sent_bytes = out->sent_elements_per_step * rehearsal->state.engine->gradient_bytes;
     zr_outer_get_report(rehearsal->state.engine, &out->outer);
+    out->snapshot_bytes = rehearsal->state.engine->snapshot.image.bytes;
+    out->backup_bytes = rehearsal->state.engine->kept.backup.image.bytes;
     out->check_sent_bytes = zr_meter_bytes(rehearsal->state.engine);
     out->host_moved_bytes_per_step =
         rehearsal->moved_by_step + left_out(rehearsal) * rehearsal->moved_by_middle;
@@ -380,6 +382,7 @@ static zr_result rehearse(struct zr_byte_plan *out, struct rehearsal *rehearsal)
             .compression = request->compression,
             .measures_squares = request->measures_squares,
             .kept = request->keeps_state ? &(struct zr_kept_memory){.take = NULL} : NULL,
+            .snapshots = request->snapshots,
             .outer = outer,
             .servers = {.on = request->served},
             .precision = request->precision,
@@ -432,7 +435,9 @@ static zr_result rehearse_on_mesh(struct zr_byte_plan *out, struct rehearsal *re
                                   pipeline,
                                   context,
                                   groups,
-                                  request->served};
+                                  request->served,
+                                  request->snapshots,
+                                  request->backs_up};
     zr_comm *world;
     size_t bucket_bytes;
     zr_result result =

@@ -21,6 +21,8 @@ struct zr_plan_request {
     bool measures_squares; /* see struct zr_engine_options */
     bool served;           /* parameter servers keep the state: zr_engine_options.servers */
     bool keeps_state;      /* state outlives the process: zr_engine_options.kept */
+    bool snapshots;        /* saves are written by a thread: zr_engine_options.snapshots */
+    bool backs_up;         /* with copies on other ranks: zr_engine_options.backup */
     enum zr_precision precision;
     struct zr_optimizer_options optimizer;
     size_t bucket_bytes;                     /* maximum size of a bucket */
@@ -61,6 +63,8 @@ struct zr_byte_plan {
     uint64_t sent_elements_per_step, sent_bytes_per_step;
     uint64_t full_sent_bytes;     /* of a step in full precision with ZR_METHOD_ZERONE; else 0 */
     struct zr_outer_report outer; /* exchanges of groups, which are not in sent_bytes_per_step */
+    uint64_t snapshot_bytes;      /* of the copy of the state that a thread saves; part of the peak */
+    uint64_t backup_bytes;     /* of a copy of this rank's state, sent per step; not in sent_bytes_per_step */
     uint64_t check_sent_bytes; /* at most, by a rank in a check of compression; not in sent_bytes_per_step */
     /* Values of the host tier. */
     size_t host_peak_by_tag_bytes[ZR_TAG_COUNT], host_bytes;

@@ -11,18 +11,16 @@
  * most once in a step. A dense table may have more pushes in a step (zr_ps_table.pushes): then every worker
  * makes all of them in every step, and all workers push such tables in the same order.
  *
- *   sync        Gradients of a step are added in the order of workers, divided by the number
- *               of workers that pushed, and applied in one update, with the bits of stage 0 of
- *               the engine. A pull in step c has the updates of all steps before c, and no other.
+ *   sync        Gradients of a step are added in the order of workers, divided by the number of workers that
+ *               pushed, and applied in one update, with the bits of stage 0 of the engine. A pull in step c
+ *               has the updates of all steps before c, and no other.
  *   async       A push is applied when it arrives; a pull is answered when it arrives.
- *   half-async  A push is applied when it arrives. A pull in step c has all pushes of the steps
- *               before c, and none of step c: the first push of a step waits until all workers
- *               have ended their pulls.
- *   geo         Workers train by themselves for `parameter` steps, then push differences of
- *               parameters, which the server adds; see "Geo" below. Otherwise as async.
- *   ssp         As sync, but a worker runs up to `parameter` steps ahead of the slowest: a pull
- *               in step c has all updates of steps up to c - parameter - 1. With parameter 0 it
- *               has the bits of sync.
+ *   half-async  A push is applied when it arrives. A pull in step c has all pushes of the steps before c, and
+ *               none of step c: the first push of a step waits until all workers have ended their pulls.
+ *   geo         Workers train by themselves for `parameter` steps, then push differences of parameters
+ *               (zr_ps_difference()), which the server adds; see "Geo" below. Otherwise as async.
+ *   ssp         As sync, but a worker runs up to `parameter` steps ahead of the slowest: a pull in step c has
+ *               all updates of steps up to c - parameter - 1. With parameter 0 it has the bits of sync.
  *
  * Exactly once. A request has a sequence number. A call that loses its connection connects again and repeats
  * the request, and a server that has applied it answers without applying it again. With kept memory this

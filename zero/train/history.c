@@ -37,6 +37,24 @@ zr_result zr_history_open(struct zr_history *history, struct zr_rank *rank, size
     return ZR_OK;
 }
 
+zr_result zr_history_share(struct zr_history *history, unsigned from)
+{
+    double *const arrays[] = {history->loss, history->seconds};
+    zr_comm *comm = history->rank->comm;
+    zr_result result = ZR_OK;
+    for (unsigned i = 0; i < 2 && history->count > 0 && result == ZR_OK; i++) {
+        zr_ticket ticket;
+        result = zr_comm_broadcast(comm,
+                                   &(struct zr_broadcast){.buffer = arrays[i],
+                                                          .bytes = history->count * sizeof *arrays[i],
+                                                          .root = from},
+                                   &ticket);
+        if (result == ZR_OK)
+            result = zr_comm_wait(comm, ticket);
+    }
+    return result;
+}
+
 void zr_history_close(struct zr_history *history)
 {
     if (!history->kept) {
@@ -241,6 +259,7 @@ void zr_history_measure(const struct zr_history *history, struct zr_rank_report 
     measure_file(history, report);
     zr_spill_get_report(rank, &report->spill);
     zr_outer_get_report(rank->state.engine, &report->outer);
+    zr_engine_get_backup_report(rank->state.engine, &report->backup);
     report->sent_elements_per_step = history->sent_elements_per_step;
     report->sent_bytes_per_step = history->sent_bytes_per_step;
     report->mean_sent_bytes = history->count ? (double)history->sent_bytes / (double)history->count : 0;

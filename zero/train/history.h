@@ -55,6 +55,9 @@ struct zr_history {
  * `count` steps of an earlier process. ZR_ERR_HOST_MEMORY. Close it after a failure too; a zeroed struct
  * may be closed. */
 zr_result zr_history_open(struct zr_history *history, struct zr_rank *rank, size_t steps, size_t count);
+/* Copies the results of rank `from` to all ranks, after a restart that has lost those of a rank. Collective.
+ */
+zr_result zr_history_share(struct zr_history *history, unsigned from);
 void zr_history_close(struct zr_history *history);
 
 /* Starts the first step's seconds. */

@@ -77,6 +77,14 @@ static zr_result save(struct loop *loop, uint64_t step)
     return result;
 }
 
+/* Waits for a save in the background, likewise. */
+static zr_result finish_save(struct loop *loop)
+{
+    zr_result result = zr_saves_finish(&loop->saves);
+    loop->alike = result != ZR_OK;
+    return result;
+}
+
 /* With --ema: exchanges the weights and their average, before and after a use of the average; with --outer
  * the weights and those of the last synchronisation. */
 static zr_result exchange_average(struct loop *loop)
@@ -421,6 +429,8 @@ static zr_result follow_request(struct loop *loop, uint64_t step, struct agreed_
         zr_say("SIGUSR1 requests a save, but --save DIR is not given");
     }
     zr_result result = save(loop, step);
+    if (result == ZR_OK && ends)
+        result = finish_save(loop);
     if (result != ZR_OK || !ends)
         return result;
     loop->ended = request.end_signal;
@@ -618,6 +628,7 @@ static zr_result run_steps(struct loop *loop)
         if (result != ZR_OK)
             return result;
         show_agreed(loop, step);
+        zr_saves_look(&loop->saves);
         if (config->save_every && step % config->save_every == 0 && !ends)
             result = save(loop, step);
         if (result == ZR_OK)
@@ -637,6 +648,8 @@ static zr_result run_steps(struct loop *loop)
         return ZR_OK;
     /* --steps may be below the checkpoint's step. */
     result = save(loop, loop->saves.resumed_step + loop->history.count);
+    if (result == ZR_OK)
+        result = finish_save(loop);
     if (result != ZR_OK)
         return result;
     result = zr_engine_end_local_steps(loop->rank.state.engine); /* before export and sample */
@@ -748,6 +761,8 @@ static zr_result report_end(struct loop *loop)
                     ? (double)(loop->history.count * zr_train_step_tokens(config)) / loop->steps_seconds
                     : zr_history_tokens_per_second(&loop->history),
             .seconds = (double)(zr_os_now_ns() - loop->history.started_ns) * 1e-9,
+            .saves_count = loop->saves.count,
+            .saves_seconds = (double)loop->saves.stopped_ns * 1e-9,
             .validated = loop->history.validated,
             .validation_loss = loop->history.validation_loss,
             .timeline = config->flops_per_second > 0 ? &loop->rank.timeline : NULL,
@@ -804,6 +819,8 @@ static zr_result run(struct loop *loop, struct zr_local_world *local, unsigned r
         result =
             zr_history_open(&loop->history, &loop->rank,
                             config->steps > resumed ? config->steps - resumed : 0, (size_t)(done - resumed));
+    if (result == ZR_OK && loop->saves.shares)
+        result = zr_history_share(&loop->history, loop->saves.from);
     if (result != ZR_OK)
         return result;
     if (speaks(loop)) {
@@ -822,6 +839,10 @@ static zr_result run(struct loop *loop, struct zr_local_world *local, unsigned r
         if (zr_local_restarts(local) == 0 && config->max_restarts > 0 && zr_rank_kept_words(config))
             zr_say("--max-restarts: %s, so a restart continues from the last save",
                    zr_rank_kept_words(config));
+        if (zr_local_restarts(local) > 0 && loop->rank.keep && !continues)
+            zr_say(
+                "kept memory%s has no step to which all ranks can return; the run continues after step %" PRIu64,
+                config->redundancy > 1 ? " with its copies" : "", done);
         zr_card_say_memory(&loop->rank);
         if (zr_local_restarts(local) > 0 && done < config->steps)
             zr_say("step %" PRIu64 " begins %.2f s after the loss of a rank", done + 1,
@@ -939,6 +960,7 @@ static int run_until_lost(struct zr_local_world *local, unsigned rank, void *arg
     if (result == ZR_OK)
         result = say_lost_logs(&loop, closed);
     bool early = ended_before_admission(&loop, result);
+    zr_saves_close(&loop.saves);
     zr_history_close(&loop.history);
     zr_prove_close(loop.prove);
     zr_messages_close(&loop.messages);

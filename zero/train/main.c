@@ -11,6 +11,7 @@
 #include "zero/train/resolve_options.h"
 #include "zero/checkpoint/checkpoint.h"
 #include "zero/train/data.h"
+#include "zero/train/rank/kept.h"
 #include "zero/train/rank/rank.h"
 #include "zero/train/rehearse.h"
 #include "zero/train/report/number.h"
@@ -146,6 +147,22 @@ static int weigh_policy(void)
     return use->fits ? -1 : ZR_EXIT_MEMORY;
 }
 
+/* Refuses copies of state that is elsewhere, for --redundancy 2 and --save-background. Returns -1, or an exit
+ * code. */
+static int check_copies(void)
+{
+    const char *words = config.redundancy > 1 ? zr_rank_kept_words(&config) : NULL,
+               *snapshot = zr_rank_snapshot_words(&config);
+    if (snapshot && zr_train_leads(&config))
+        zr_say("--save-background cannot copy the state: %s; leave one of the two out", snapshot);
+    if (snapshot)
+        return ZR_EXIT_USAGE;
+    if (words && zr_train_leads(&config))
+        zr_say("--redundancy 2 requires kept memory, which this run lacks: %s; leave one of the two out",
+               words);
+    return words ? ZR_EXIT_USAGE : -1;
+}
+
 int main(int argc, char **argv)
 {
     struct zr_checkpoint_hold hold;
@@ -175,6 +192,8 @@ int main(int argc, char **argv)
     if ((code = zr_resolve_logits_bytes(&config)) >= 0)
         return code;
     if ((code = weigh_policy()) >= 0)
+        return code;
+    if ((code = check_copies()) >= 0)
         return code;
     zr_result result = zr_outputs_apart(&config);
     if (result == ZR_OK && config.dry_run)

@@ -8,6 +8,7 @@
 #include "alloc/base/system/os.h"
 #include "zero/checkpoint/checkpoint.h"
 #include "zero/checkpoint/model_file.h"
+#include "zero/engine/engine.h"
 #include "zero/train/rank/kept.h"
 #include "zero/train/report/terminal.h"
 #include "zero/train/settings/flags.h"
@@ -82,32 +83,87 @@ void zr_saves_start(struct zr_saves *saves)
 bool zr_saves_due(const struct zr_saves *saves)
 {
     const struct zr_train_config *config = saves->rank->config;
-    return config->save[0] && config->save_seconds && zr_os_now_ns() >= saves->due_ns;
+    const struct zr_background_save *background = &saves->background;
+    return (zr_background_save_has_ended(background) && background->result != ZR_OK) ||
+           (config->save[0] && config->save_seconds && zr_os_now_ns() >= saves->due_ns);
 }
 
-zr_result zr_saves_save(struct zr_saves *saves, uint64_t step)
+/* A step is saved. */
+static void note_saved(struct zr_saves *saves, uint64_t step)
 {
-    struct zr_checkpoint checkpoint = checkpoint_of(saves, saves->rank->config->save, step);
-    zr_result result;
-
-    if (!saves->rank->config->save[0] || saves->saved_step == step)
-        return ZR_OK;
-    if (saves->by_clock && !zr_flag_given(saves->rank->config, "keep"))
-        checkpoint.replaced = saves->clock_step;
-    zr_local_busy(saves->rank->local, saves->rank->rank, true);
-    result = saves->rank->served ? zr_served_save(saves->rank, &checkpoint, step)
-                                 : zr_checkpoint_save(&checkpoint, step);
-    zr_local_busy(saves->rank->local, saves->rank->rank, false);
-    if (result != ZR_OK)
-        return result;
-    saves->saved_step = step;
     zr_local_set_restart_point(saves->rank->local, step);
-    saves->clock_step = saves->by_clock ? step : saves->clock_step;
-    note_next(saves, step);
     if (zr_rank_logs(saves->rank)) {
         zr_progress_break(saves->progress);
         zr_say("saved step %" PRIu64 " in %s", step, saves->rank->config->save);
     }
+}
+
+zr_result zr_saves_finish(struct zr_saves *saves)
+{
+    const struct zr_rank *rank = saves->rank;
+    const uint64_t start_ns = zr_os_now_ns();
+    if (!saves->background.under_way)
+        return ZR_OK;
+    zr_local_busy(rank->local, rank->rank, true);
+    zr_result result = zr_background_save_end(&saves->background);
+    zr_local_busy(rank->local, rank->rank, false);
+    saves->stopped_ns += zr_os_now_ns() - start_ns;
+    if (result == ZR_OK)
+        note_saved(saves, saves->background.step);
+    return result;
+}
+
+void zr_saves_look(struct zr_saves *saves)
+{
+    if (zr_background_save_has_ended(&saves->background) && saves->background.result == ZR_OK)
+        zr_saves_finish(saves);
+}
+
+void zr_saves_close(struct zr_saves *saves)
+{
+    const uint64_t step = saves->background.step;
+    if (saves->background.under_way && zr_background_save_end(&saves->background) == ZR_OK)
+        note_saved(saves, step);
+}
+
+/* Copies the state, and starts the thread that saves it. */
+static zr_result save_copy(struct zr_saves *saves, struct zr_checkpoint *checkpoint, uint64_t step)
+{
+    struct zr_rank *rank = saves->rank;
+    zr_result result = zr_engine_snapshot(rank->state.engine, rank->mesh.saves, &checkpoint->engine);
+    checkpoint->comm = rank->mesh.saves;
+    checkpoint->group_comm = NULL; /* no groups */
+    if (result == ZR_OK)
+        result = zr_background_save_start(&saves->background, checkpoint, step, rank->host_arena);
+    return zr_comm_all_status(rank->comm, result);
+}
+
+zr_result zr_saves_save(struct zr_saves *saves, uint64_t step)
+{
+    const struct zr_train_config *config = saves->rank->config;
+    struct zr_checkpoint checkpoint = checkpoint_of(saves, config->save, step);
+    if (!config->save[0] || saves->saved_step == step)
+        return ZR_OK;
+    zr_result result = zr_saves_finish(saves);
+    if (result != ZR_OK)
+        return result;
+    if (saves->by_clock && !zr_flag_given(config, "keep"))
+        checkpoint.replaced = saves->clock_step;
+    const uint64_t start_ns = zr_os_now_ns();
+    zr_local_busy(saves->rank->local, saves->rank->rank, true);
+    result = config->save_background ? save_copy(saves, &checkpoint, step)
+             : saves->rank->served   ? zr_served_save(saves->rank, &checkpoint, step)
+                                     : zr_checkpoint_save(&checkpoint, step);
+    zr_local_busy(saves->rank->local, saves->rank->rank, false);
+    saves->stopped_ns += zr_os_now_ns() - start_ns;
+    saves->count++;
+    if (result != ZR_OK)
+        return result;
+    saves->saved_step = step;
+    saves->clock_step = saves->by_clock ? step : saves->clock_step;
+    note_next(saves, step);
+    if (!config->save_background)
+        note_saved(saves, step);
     return ZR_OK;
 }
 
@@ -325,6 +381,26 @@ static void find_source(struct zr_saves *saves)
         snprintf(saves->source, sizeof saves->source, "%s", config->resume);
 }
 
+/* The course of a rank that has kept it, for ranks whose kept memory is lost. */
+static zr_result share_course(struct zr_saves *saves, struct zr_kept_course *course)
+{
+    struct zr_kept_course all[ZR_MAX_WORLD];
+    const unsigned world = zr_comm_world(saves->rank->comm);
+    if (saves->rank->config->redundancy < 2)
+        return ZR_OK;
+    zr_result result = zr_comm_host_all_gather(saves->rank->comm, course, sizeof *course, all);
+    for (unsigned r = world; r-- > 0 && result == ZR_OK;) {
+        saves->shares |= all[r].data_order == 0;
+        saves->from = all[r].data_order ? r : saves->from;
+    }
+    if (result == ZR_OK && course->data_order == 0)
+        zr_say("rank %u: its kept memory is lost; it continues from the copy of its state",
+               saves->rank->rank);
+    if (result == ZR_OK)
+        *course = all[saves->from];
+    return result;
+}
+
 /* Writes the course of the run to kept memory, or reads it. */
 static zr_result keep_course(struct zr_saves *saves, bool reads)
 {
@@ -338,6 +414,9 @@ static zr_result keep_course(struct zr_saves *saves, bool reads)
             (struct zr_kept_course){saves->resumed_step, data->order, data->steps_before, data->rows_before};
         return ZR_OK;
     }
+    result = share_course(saves, course);
+    if (result != ZR_OK)
+        return result;
     saves->resumed_step = course->resumed_step;
     zr_data_set_order(data, (enum zr_data_order)course->data_order);
     zr_data_resume(data, course->data_steps, course->data_rows);

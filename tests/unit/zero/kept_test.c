@@ -13,8 +13,8 @@ enum {
     STEPS = 4,
     KILLED_STEP = 3,
     RANKS_MAX = 4,
-    MEMORIES = 8,
-    MEMORY_BYTES = 2 << 20,
+    MEMORIES = 10,
+    MEMORY_BYTES = 4 << 20,
     ELEMENTS_MAX = 1 << 18
 };
 
@@ -52,9 +52,11 @@ static struct board {
         at;         /* the rank, and the action of KILLED_STEP before which it dies; ACTIONS_MAX: never */
     unsigned store; /* if not 0, it dies before this store to the record instead, or UNDECIDED */
     bool killed;
-    _Atomic bool decided;                    /* by a rank, in KILLED_STEP */
-    unsigned stores;                         /* of rank 0 in KILLED_STEP, at least */
-    unsigned actions[RANKS_MAX];             /* of KILLED_STEP */
+    bool backs_up, dropped;      /* with copies on other ranks, the memory of the victim is lost, too */
+    unsigned second;             /* if not 0, the next rank dies at this store of its recovery */
+    _Atomic bool decided;        /* by a rank, in KILLED_STEP */
+    unsigned stores;             /* of rank 0 in KILLED_STEP, at least */
+    unsigned actions[RANKS_MAX]; /* of KILLED_STEP */
     unsigned computed[RANKS_MAX][STEPS + 1]; /* how often each step was begun */
     pid_t first[RANKS_MAX], last[RANKS_MAX];
     double losses[RANKS_MAX][STEPS + 1];
@@ -166,10 +168,12 @@ static zr_result train(struct environment *rank, const struct run *run)
         stages.layers[s] = (uint16_t)(gpt2.layers / run->pipeline);
     zr_result result = zr_comm_local_create(&world, &comm, rank->local, rank->rank);
     if (result == ZR_OK)
-        result = zr_mesh_open(
-            &rig.mesh, world,
-            (struct zr_mesh_shape){.data = run->data, .tensor = run->tensor, .pipeline = run->pipeline},
-            1 << 16);
+        result = zr_mesh_open(&rig.mesh, world,
+                              (struct zr_mesh_shape){.data = run->data,
+                                                     .tensor = run->tensor,
+                                                     .pipeline = run->pipeline,
+                                                     .backup = board->backs_up},
+                              1 << 16);
     if (result == ZR_OK)
         result = rig_open_trainer(&rig, options);
     if (result == ZR_OK) {
@@ -204,28 +208,47 @@ static void body(struct environment *rank)
     if (board->first[rank->rank] == 0)
         board->first[rank->rank] = self;
     board->last[rank->rank] = self;
-    do
+    if (board->backs_up && self != board->first[rank->rank] && !board->dropped) {
+        board->dropped = true;
+        madvise(memory->bytes[rank->rank], sizeof memory->bytes[0], MADV_REMOVE);
+    }
+    do {
         result = train(rank, &runs[rank->seed]);
-    while (result == ZR_ERR_PEER && zr_local_rejoin(rank->local, rank->rank) == ZR_OK);
+        if (board->second && result == ZR_ERR_PEER && rank->rank != board->victim) {
+            zr_fault_set(ZR_FAULT_KEPT, board->second);
+            board->second = 0;
+        }
+    } while (result == ZR_ERR_PEER && zr_local_rejoin(rank->local, rank->rank) == ZR_OK);
     check(rank, result == ZR_OK, "%s", zr_last_error());
 }
 
-/* Runs with the victim killed before an action, or before a store; true: all ranks ended well. */
-static bool run_killed(size_t run, unsigned victim, unsigned at, unsigned store)
+/* A kill: before an action of the victim, or before a store. */
+struct kill_at {
+    size_t run;
+    unsigned victim, at, store;
+    bool backs_up;
+    unsigned second;
+};
+
+/* True: all ranks ended well. */
+static bool run_killed(struct kill_at k)
 {
+    const size_t run = k.run;
     const unsigned world = runs[run].data * runs[run].tensor * runs[run].pipeline;
     struct test_case test = {.body = body, .world = world, .bucket_bytes = 1 << 16, .seed = run};
     memset(board, 0, sizeof *board);
     madvise(memory, sizeof *memory, MADV_REMOVE); /* zeros */
-    board->victim = victim;
-    board->at = at;
-    board->store = store;
+    board->victim = k.victim;
+    board->at = k.at;
+    board->store = k.store;
+    board->backs_up = k.backs_up;
+    board->second = k.second;
     fflush(stdout);
     return zr_local_launch(&(struct zr_launch_options){.struct_bytes = sizeof(struct zr_launch_options),
                                                        .world = world,
                                                        .rank_main = run_rank,
                                                        .argument = &test,
-                                                       .max_restarts = 1}) == 0;
+                                                       .max_restarts = 1 + (k.second > 0)}) == 0;
 }
 
 /* What came of the kills of a run. */
@@ -235,43 +258,57 @@ struct outcome {
 
 static struct board whole; /* of the run without a kill */
 
-static void add_kill(struct outcome *out, size_t run, unsigned victim, unsigned at, unsigned store)
+static void add_kill(struct outcome *out, struct kill_at k)
 {
     out->kills++;
-    if (!run_killed(run, victim, at, store) ||
-        memcmp(whole.parameters, board->parameters, sizeof whole.parameters) != 0 ||
+    if (!run_killed(k) || memcmp(whole.parameters, board->parameters, sizeof whole.parameters) != 0 ||
         memcmp(whole.losses, board->losses, sizeof whole.losses) != 0) {
-        printf("# rank %u killed before action %u or store %u\n", victim, at, store);
+        printf("# rank %u killed before action %u or store %u, second %u\n", k.victim, k.at, k.store,
+               k.second);
         out->wrong++;
     }
     for (unsigned r = 0; r < RANKS_MAX; r++) {
         out->restarted += board->first[r] != board->last[r];
         for (unsigned s = 1; s <= STEPS; s++)
-            out->again += board->computed[r][s] > 1u + (s == KILLED_STEP || s == KILLED_STEP + 1);
+            out->again += board->computed[r][s] >
+                          1u + (s + k.backs_up >= KILLED_STEP && s <= KILLED_STEP + 1) * (1 + (k.second > 0));
     }
 }
 
-/* Every `stride`th action of each rank, and some stores. */
-static void test_run(size_t i, unsigned stride)
+/* Every `stride`th action of each rank, and some stores; with copies the victim's memory is lost, too. */
+static void test_run(size_t i, unsigned stride, bool backs_up)
 {
     const struct run *run = &runs[i];
     unsigned world = run->data * run->tensor * run->pipeline;
     struct outcome out = {0};
-    bool good = run_killed(i, 0, UINT32_MAX, 0);
+    struct kill_at kill = {.run = i, .at = UINT32_MAX, .backs_up = backs_up};
+    bool good = run_killed(kill);
     memcpy(&whole, board, sizeof whole);
-    for (unsigned victim = 0; victim < world && good; victim++)
-        for (unsigned at = (unsigned)(i + victim) % stride; at < whole.actions[victim]; at += stride)
-            add_kill(&out, i, victim, at, 0);
-    for (unsigned store = 1 + (unsigned)i % 2; store <= whole.stores && good; store += stride / 24 + 1)
-        add_kill(&out, i, store % world, UINT32_MAX, store);
+    for (kill.victim = 0; kill.victim < world && good; kill.victim++)
+        for (kill.at = (unsigned)(i + kill.victim) % stride; kill.at < whole.actions[kill.victim];
+             kill.at += stride)
+            add_kill(&out, kill);
+    kill.at = UINT32_MAX;
+    for (kill.store = 1 + (unsigned)i % 2; kill.store <= whole.stores && good;
+         kill.store += stride / 24 + 1) {
+        kill.victim = kill.store % world;
+        add_kill(&out, kill);
+    }
+    kill.victim = (unsigned)i % world;
+    kill.store = UNDECIDED;
     if (good)
-        add_kill(&out, i, (unsigned)i % world, UINT32_MAX, UNDECIDED);
+        add_kill(&out, kill);
+    const unsigned kills = out.kills;
+    kill.second = 2;
+    if (good && backs_up)
+        add_kill(&out, kill);
     tap_ok(good && out.kills > 0 && out.wrong == 0,
-           "stage %u, %u x %u x %u ranks, %s, %s: %u kills have the bits of an uninterrupted run", run->stage,
-           run->data, run->tensor, run->pipeline, zr_precision_name(run->precision),
-           zr_optimizer_of(run->optimizer)->name, out.kills);
-    tap_is(out.restarted, out.kills, "only killed ranks have new processes");
-    tap_is(out.again, 0, "only the killed step is computed again");
+           "stage %u, %u x %u x %u ranks, %s, %s: %u kills%s have the bits of an uninterrupted run",
+           run->stage, run->data, run->tensor, run->pipeline, zr_precision_name(run->precision),
+           zr_optimizer_of(run->optimizer)->name, out.kills, backs_up ? " with their memory" : "");
+    tap_is(out.restarted, out.kills + (out.kills - kills), "only killed ranks have new processes");
+    tap_is(out.again, 0,
+           backs_up ? "at most two steps are computed again" : "only the killed step is computed again");
 }
 
 static void *share(size_t bytes)
@@ -287,6 +324,9 @@ int main(int argc, char **argv)
     board = share(sizeof *board);
     memory = share(sizeof *memory);
     for (size_t i = 0; i < sizeof runs / sizeof *runs && board && memory; i++)
-        test_run(i, stride);
+        test_run(i, stride, false);
+    for (size_t i = 0; i < sizeof runs / sizeof *runs && board && memory; i++)
+        if (runs[i].data > 1 && (argc > 1 || (i < 5 && i != 2)))
+            test_run(i, 2 * stride, true);
     return tap_done();
 }

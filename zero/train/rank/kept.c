@@ -8,24 +8,40 @@
 #include "alloc/base/option.h"
 #include "alloc/heap/heap.h"
 #include "zero/engine/optimizer.h"
+#include "zero/train/report/terminal.h"
 #include "zero/train/settings/args.h"
 
 #define MIB ((size_t)1 << 20)
 
-const char *zr_rank_kept_words(const struct zr_train_config *config)
+/* Words about state that is not in the engine's pools; NULL: none. */
+static const char *elsewhere(const struct zr_train_config *config)
 {
     const struct zr_pipeline pipeline = zr_stages_pipeline(&config->stages, NULL);
-    if (config->max_restarts == 0 || config->comm == ZR_TRAIN_COMM_PS)
-        return "";
     bool compresses = false;
     for (unsigned i = 0; i < ZR_COMPRESSED_KINDS; i++)
         compresses |= config->compression.kinds[i].on;
-    return zr_option_get(ZR_OPTION_SERVICE) != 0       ? "zrd keeps memory beyond the end of a run"
-           : config->offload_optimizer != ZR_TIER_NONE ? "--offload-optimizer has the state elsewhere"
-           : compresses                                ? "--compress has state of its own"
+    return config->offload_optimizer != ZR_TIER_NONE ? "--offload-optimizer has the state elsewhere"
+           : compresses                              ? "--compress has state of its own"
            : config->stages.ranks > 1 && zr_pipeline_is_asynchronous(&pipeline)
                ? "an asynchronous pipeline has versions of the parameters"
-           : config->outer.period > 0                          ? "--outer has steps of its own"
+           : config->comm == ZR_TRAIN_COMM_PS ? "parameter servers have the state"
+           : config->outer.period > 0         ? "--outer has steps of its own"
+                                              : NULL;
+}
+
+const char *zr_rank_snapshot_words(const struct zr_train_config *config)
+{
+    return !config->save_background           ? NULL
+           : config->backend == ZR_TRAIN_CUDA ? "the state is on a GPU"
+                                              : elsewhere(config);
+}
+
+const char *zr_rank_kept_words(const struct zr_train_config *config)
+{
+    if (config->max_restarts == 0 || config->comm == ZR_TRAIN_COMM_PS)
+        return "";
+    return zr_option_get(ZR_OPTION_SERVICE) != 0               ? "zrd keeps memory beyond the end of a run"
+           : elsewhere(config)                                 ? elsewhere(config)
            : zr_train_precision(config) == ZR_PRECISION_FP16   ? "fp16 has a loss scale"
            : config->optimizer.average_decay > 0               ? "--ema has an average"
            : config->noise_decay > 0                           ? "--noise-scale has averages"
@@ -113,9 +129,14 @@ zr_result zr_rank_kept_open(struct zr_rank *rank)
     const uint64_t token = (uint64_t)getppid(); /* the launcher's, the same for a successor */
     for (unsigned tag = 0; tag < ZR_TAG_COUNT; tag++)
         pools += plan->persistent_by_tag_bytes[tag];
-    zr_result result = zr_local_restarts(rank->local) > 0
-                           ? zr_keep_open(&rank->keep, &(struct zr_keep_name){name, token}, ZR_KEEP_WRITE)
-                           : ZR_ERR_FOREIGN;
+    const struct zr_keep_name segment = {name, token};
+    zr_result result = zr_local_restarts(rank->local) > 0 ? zr_keep_open(&rank->keep, &segment, ZR_KEEP_WRITE)
+                                                          : ZR_ERR_FOREIGN;
+    if (result == ZR_ERR_FORMAT) { /* another one takes its place */
+        zr_say("rank %u: %s", rank->rank, zr_last_error());
+        if (zr_keep_drop(&segment) == ZR_OK)
+            result = ZR_ERR_FOREIGN;
+    }
     /* Addresses for more than the pools: memory is committed block by block. */
     if (result == ZR_ERR_FOREIGN)
         result = zr_keep_create(

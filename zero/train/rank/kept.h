@@ -14,6 +14,8 @@ struct zr_kept_course {
 
 /* Why a run with these settings restarts from its saves only; NULL: it has kept memory. */
 const char *zr_rank_kept_words(const struct zr_train_config *config);
+/* Why --save-background is not possible with these settings; NULL: it is possible, or not requested. */
+const char *zr_rank_snapshot_words(const struct zr_train_config *config);
 /* Opens the rank's segment, or creates it; rank->kept is then memory for zr_engine_options.kept. Opens those
  * of the other ranks for reading. Collective. No effect without kept memory. Errors as for zr_keep_open() and
  * zr_keep_create(). */

@@ -304,6 +304,7 @@ zr_result zr_rank_open(struct zr_rank *out, const struct zr_train_config *config
                                                .compression = zr_train_compression(config),
                                                .measures_squares = config->noise_decay > 0,
                                                .kept = out->keep ? &out->kept : NULL,
+                                               .snapshots = config->save_background,
                                                .outer = config->outer,
                                                .servers = servers,
                                                .precision = zr_train_precision(config),

@@ -39,6 +39,8 @@ zr_result zr_rank_request(struct zr_plan_request *out, const struct zr_train_con
                                     .compression = zr_train_compression(config),
                                     .measures_squares = config->noise_decay > 0,
                                     .keeps_state = !zr_rank_kept_words(config),
+                                    .snapshots = config->save_background,
+                                    .backs_up = zr_train_mesh(config).backup,
                                     .precision = zr_train_precision(config),
                                     .optimizer = config->optimizer,
                                     .stages = config->stages,
@@ -106,6 +108,8 @@ void zr_rank_note_plan(struct zr_rank_report *report, const struct zr_byte_plan 
     report->planned_full_bytes = plan->full_sent_bytes;
     report->planned_check_bytes = plan->check_sent_bytes;
     report->outer = plan->outer;
+    report->planned_snapshot_bytes = plan->snapshot_bytes;
+    report->planned_backup_bytes = plan->backup_bytes;
     report->planned_nvme_bytes = plan->nvme_bytes;
     report->planned_nvme_moved_bytes = plan->nvme_moved_bytes_per_step;
     report->tag_limits = plan->tag_limits;

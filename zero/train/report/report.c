@@ -317,6 +317,15 @@ zr_result zr_report_plan(const struct zr_train_config *config, uint64_t paramete
             "outer", zr_number_bytes(number[0], rank->outer.round_bytes),
             zr_number_grouped(number[1], rank->outer.round_bytes), config->outer.period,
             1 / exchanged_share(config, &rank->outer));
+    if (config->save_background)
+        zr_text_print(&page.text, "  %-11s %10s  %18s  a copy of the state, for saves in the background\n",
+                      "snapshot", zr_number_bytes(number[0], rank->planned_snapshot_bytes),
+                      zr_number_grouped(number[1], rank->planned_snapshot_bytes));
+    if (config->redundancy > 1)
+        zr_text_print(&page.text,
+                      "  %-11s %10s  %18s  of state, sent to another rank per step, which has two\n",
+                      "copies", zr_number_bytes(number[0], rank->planned_backup_bytes),
+                      zr_number_grouped(number[1], rank->planned_backup_bytes));
     if (config->compress_check)
         zr_text_print(&page.text, "  %-11s %10s  %18s  at most, sent by a rank per check of packing\n",
                       "checks", zr_number_bytes(number[0], rank->planned_check_bytes),
@@ -668,6 +677,27 @@ static void print_exchanges(struct zr_text_page *page, const struct zr_training_
         1 / exchanged_share(run->config, outer));
 }
 
+double zr_report_copy_wait(const struct zr_rank_report *rank)
+{
+    return rank->backup.count ? (double)rank->backup.waited_ns * 1e-9 / (double)rank->backup.count : 0;
+}
+
+/* Copies of state on other ranks: bytes, and the time that steps waited for them. */
+static void print_copies(struct zr_text_page *page, const struct zr_training_report *run)
+{
+    const struct zr_rank_report *rank = &run->ranks[0];
+    char number[ZR_NUMBER_ROOM];
+    double waited = 0;
+    for (unsigned r = 0; r < run->world; r++)
+        waited += zr_report_copy_wait(&run->ranks[r]) / run->world;
+    zr_text_print(
+        &page->text,
+        "  %s bytes of state sent per rank and step to another rank%s; %.1f %% of a step, %.3g ms, waits for them\n",
+        zr_number_grouped(number, rank->backup.image_bytes),
+        rank->backup.image_bytes == rank->planned_backup_bytes ? ", as planned" : "",
+        100 * waited * run->tokens_per_second / (double)zr_train_step_tokens(run->config), 1e3 * waited);
+}
+
 static void print_speed(struct zr_text_page *page, const struct zr_training_report *run)
 {
     char number[3][ZR_NUMBER_ROOM];
@@ -679,6 +709,10 @@ static void print_speed(struct zr_text_page *page, const struct zr_training_repo
                   run->tokens_per_second > 0 ? 1e3 * (double)tokens_per_step / run->tokens_per_second : 0.0,
                   run->steps_count, run->steps_count == 1 ? "step" : "steps",
                   zr_number_seconds(number[1], run->seconds));
+    if (run->saves_count > 0)
+        zr_text_print(&page->text, "  %u %s%s stopped training for %.3g ms in all\n", run->saves_count,
+                      run->saves_count == 1 ? "save" : "saves",
+                      run->config->save_background ? " in the background" : "", 1e3 * run->saves_seconds);
     zr_text_print(&page->text, "  %s memory calls to the system in the last step\n",
                   zr_number_grouped(number[0], run->ranks[0].driver_calls_last_step));
     if (run->world > 1) {
@@ -702,6 +736,8 @@ static void print_speed(struct zr_text_page *page, const struct zr_training_repo
                           run->steps_count);
         if (run->config->outer.period > 0)
             print_exchanges(page, run);
+        if (run->config->redundancy > 1)
+            print_copies(page, run);
         print_error_of_packing(page, &run->compression);
         zr_text_print(&page->text, "  %.0f %% of communication hidden behind work\n", hidden);
     }

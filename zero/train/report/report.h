@@ -61,10 +61,13 @@ struct zr_rank_report {
     size_t resident_anonymous_bytes, resident_shared_bytes; /* RssAnon and RssShmem at the end of the run */
     size_t stranded_bytes;                                  /* at the end of the run */
     uint64_t sent_elements_per_step, planned_sent_bytes, sent_bytes_per_step, received_bytes_per_step;
-    uint64_t planned_full_bytes;  /* sent by a step in full precision: zerone */
-    double mean_sent_bytes;       /* per step, of all steps */
-    uint64_t planned_check_bytes; /* see struct zr_byte_plan */
-    struct zr_outer_report outer; /* before the run only its round_bytes and step_bytes */
+    uint64_t planned_full_bytes;     /* sent by a step in full precision: zerone */
+    double mean_sent_bytes;          /* per step, of all steps */
+    uint64_t planned_check_bytes;    /* see struct zr_byte_plan */
+    struct zr_outer_report outer;    /* before the run only its round_bytes and step_bytes */
+    uint64_t planned_snapshot_bytes; /* of the copy of the state that a thread saves */
+    uint64_t planned_backup_bytes;   /* sent per step to the rank with the copy of this rank's state */
+    struct zr_backup_report backup;
     uint64_t driver_calls_last_step;
     uint64_t host_waits_last_step; /* waits for a GPU between the first operation of the step and its end */
     uint64_t graph_steps;          /* steps launched as a graph */
@@ -92,6 +95,8 @@ struct zr_training_report {
     double seconds;           /* the whole run */
     bool validated;
     double validation_loss;
+    unsigned saves_count;               /* of --save */
+    double saves_seconds;               /* in which they stopped training */
     const struct zr_timeline *timeline; /* of the plan; NULL: none */
     struct zr_loss_scale scaling;       /* fp16 only; scale 0: none */
     struct zr_compression_check compression;
@@ -102,6 +107,8 @@ struct zr_training_report {
 
 /* Bytes that a rank sends per step of zerone: the plan's mean over all steps of the run. */
 double zr_report_mean_sent(const struct zr_train_config *config, const struct zr_rank_report *rank);
+/* Seconds that a step of the rank waits for copies of state. */
+double zr_report_copy_wait(const struct zr_rank_report *rank);
 /* Prints the byte plan. `plans` are the ranks' reports with the planned fields set. */
 zr_result zr_report_plan(const struct zr_train_config *config, uint64_t parameters,
                          const struct zr_rank_report *ranks, unsigned world);

@@ -271,6 +271,15 @@ static json_t *rank_object(const struct ranks_view *view, const struct zr_rank_r
                                       number(rank->delayed_waiting_seconds)));
     if (rank->outer.round_bytes > 0)
         json_object_set_new(object, "outer", exchanged(view, &rank->outer));
+    if (view->config->redundancy > 1) {
+        json_t *copies = json_pack("{s:o}", "planned_bytes", count_of(rank->planned_backup_bytes));
+        if (view->measured) {
+            json_object_set_new(copies, "sent_bytes_per_step", count_of(rank->backup.image_bytes));
+            json_object_set_new(copies, "copies", count_of(rank->backup.count));
+            json_object_set_new(copies, "waited_seconds_per_step", number(zr_report_copy_wait(rank)));
+        }
+        json_object_set_new(object, "redundancy", copies);
+    }
     if (view->measured && rank->spill.planned_bytes > 0)
         json_object_set_new(object, "spill", spilled(&rank->spill));
     return object;
@@ -354,6 +363,10 @@ zr_result zr_report_json(const struct zr_training_report *run)
     add(&out, "tokens_per_second", number(run->tokens_per_second));
     add(&out, "seconds", number(run->seconds));
     add(&out, "step_seconds", list(run->step_seconds, run->steps_count));
+    if (run->saves_count > 0)
+        add(&out, "saves",
+            json_pack("{s:i, s:o}", "count", (int)run->saves_count, "stopped_seconds",
+                      number(run->saves_seconds)));
     add(&out, "val_loss", run->validated ? number(run->validation_loss) : json_null());
     if (run->scaling.scale > 0) {
         add(&out, "loss_scale", number((double)run->scaling.scale));

@@ -89,6 +89,7 @@ struct zr_train_config {
     enum zr_token_type data_type;
     unsigned epochs;               /* --data-order: 1 if epochs */
     char save[ZR_TRAIN_PATH_ROOM]; /* "": not given */
+    bool save_background;          /* a thread writes saves */
     char resume[ZR_TRAIN_PATH_ROOM];
     bool assume_shape;               /* the model of --resume may lack a config.json */
     char model[ZR_TRAIN_PATH_ROOM];  /* --model: the shape is that of its config.json */
@@ -128,6 +129,7 @@ struct zr_train_config {
     bool deterministic;                /* NCCL sums in rank order */
     unsigned comm_timeout;             /* seconds */
     unsigned max_restarts;             /* of killed ranks */
+    unsigned redundancy;               /* 2: each rank's state has a copy on another rank */
     double rejoin_within;              /* seconds */
     struct zr_start start;             /* launcher of the ranks */
     unsigned ranks_here;               /* ranks on this machine */
@@ -251,7 +253,9 @@ static inline struct zr_mesh_shape zr_train_mesh(const struct zr_train_config *c
                                   .pipeline = pipeline,
                                   .context = context,
                                   .groups = config->groups,
-                                  .apart = config->comm == ZR_TRAIN_COMM_PS};
+                                  .apart = config->comm == ZR_TRAIN_COMM_PS,
+                                  .saves = config->save_background,
+                                  .backup = config->redundancy > 1};
 }
 
 /* Whether workers of parameter servers do not wait for one another in each step. */

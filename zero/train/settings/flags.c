@@ -214,6 +214,8 @@ const struct zr_flag zr_flags[] = {
           "killed ranks that are replaced while the run continues"),
     REAL("rejoin-within", memory, rejoin_within, "60", 0.1, 86400,
          "--comm tcp: seconds to wait for lost ranks and cut links, with --max-restarts"),
+    COUNT("redundancy", memory, redundancy, "1", 1, 2,
+          "2: copy each rank's state to another rank, for --max-restarts"),
 
     CHOICE("optimizer", optimizing, optimizer.kind, "adamw", ZR_OPTIMIZER_NAMES,
            "update of parameters, see below"),
@@ -286,6 +288,8 @@ const struct zr_flag zr_flags[] = {
     TEXT("save", files, "DIR", save, "folder of checkpoints; Ctrl-C and SIGTERM save and end, SIGUSR1 saves"),
     {"save-every", files, "STEPS|TIME", "steps or time (30s, 10m, 2h) between saves; 0: only at the end",
      "10m", NULL, NULL, ZR_FLAG_EVERY, EVERY_FIELDS(save_every), 0, 1e12},
+    SWITCH("save-background", files, save_background,
+           "write saves while the next steps compute, from a copy of the state"),
     COUNT("keep", files, keep, "0", 0, 1000000,
           "number of newest checkpoints to keep; 0: all; default 1 if saved by time"),
     TEXT("resume", files, "DIR|FILE", resume,

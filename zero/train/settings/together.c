@@ -257,6 +257,19 @@ static const char *restart_conflict(const struct zr_train_config *config)
                            : NULL;
 }
 
+/* Message about an option that contradicts --redundancy 2; NULL: none. zr_rank_kept_words() has the others,
+ * after the stage is known. */
+static const char *redundancy_conflict(const struct zr_train_config *config)
+{
+    return config->redundancy < 2 ? NULL
+           : config->max_restarts == 0
+               ? "--redundancy 2 requires --max-restarts N: the copies are for ranks that are replaced"
+           : zr_mesh_shards(zr_train_mesh(config)) < 2
+               ? "--redundancy 2 requires at least two ranks that divide the state of the same part of the "
+                 "model, as the copy of a rank's state is on another one; give more --ranks"
+               : NULL;
+}
+
 /* Message about options that groups require or exclude; NULL: none. */
 static const char *outer_conflict(const struct zr_train_config *config)
 {
@@ -335,6 +348,8 @@ static const char *option_conflict(const struct zr_train_config *config)
         return zr_compress_conflict(config);
     if (restart_conflict(config))
         return restart_conflict(config);
+    if (redundancy_conflict(config))
+        return redundancy_conflict(config);
     if (trainable_conflict(config))
         return trainable_conflict(config);
     if (!is_left_open(config, "stage") && zr_train_offload_words(config))
@@ -371,6 +386,8 @@ static const char *option_conflict(const struct zr_train_config *config)
         return "--save-every requires --save DIR";
     if (config->assume_shape && !config->resume[0])
         return "--assume-shape requires --resume FILE";
+    if (config->save_background && !config->save[0])
+        return "--save-background requires --save DIR";
     if (config->keep && !config->save[0])
         return "--keep requires --save DIR";
     if (config->precision != ZR_PRECISION_FP16 && scales_loss(config))
