@@ -1,37 +1,41 @@
-#!/ usr / bin / env python3
-""
-    "--max-restarts: a rank that is killed is replaced, the others keep their processes, and the run has the bits of one that was not
-    interrupted.With-- redundancy 2 the rank's kept memory is lost, too. train_restarts.t
-        N kills ranks of N runs of all kinds at random,
-    twice in
-        each.""
-             "
-    import json import os import random import signal import subprocess import sys
+#!/usr/bin/env python3
+"""--max-restarts: a rank that is killed is replaced, the others keep their processes, and the run has the bits of one that was not
+interrupted. With --redundancy 2 the rank's kept memory is lost, too.
+train_restarts.t N kills ranks of N runs of all kinds at random, twice in each."""
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
 
-        sys.path.insert(0, "tests/support") from zrtest
-    import(BUILD, SEED, ZR_TRAIN, arguments, children, done, finish, in_steps, leftovers, note, ok, path,
-           run_limited, same, start_quickly, text_file, train, wait_for)
+sys.path.insert(0, "tests/support")
+from zrtest import (BUILD, SEED, ZR_TRAIN, arguments, children, done, finish, in_steps, leftovers, note, ok, path, run_limited, same, start_quickly,
+                    text_file, train, wait_for)
 
-        start_quickly() FLAGS = dict(data = text_file(), layers = 2, hidden = 64, heads = 2, seq = 32,
-                                     batch = 4, seed = 1, steps = 80, eval_every = 0) RUNS = {
-        "stage 2" : dict(ranks = 2, stage = 2),
-        "stage 3, bf16, tp 2" : dict(ranks = 4, stage = 3, tp = 2, precision = "bf16"),
-        "stage 1, pp 2" : dict(ranks = 4, stage = 1, pp = 2, accumulate = 2, arch = "llama"),
-        "stage 0" : dict(ranks = 2, stage = 0),
-        "stage 3, one replica" : dict(ranks = 4, stage = 3, tp = 2, pp = 2, accumulate = 2, arch = "llama"),
-        "stage 2, bf16, sums" : dict(ranks = 3, stage = 2, precision = "bf16", accumulate = 2),
-        "adamw8" : dict(ranks = 2, stage = 1, optimizer = "adamw8")
-    } draws = random.Random(SEED) wholes = {}
+start_quickly()
+FLAGS = dict(data=text_file(), layers=2, hidden=64, heads=2, seq=32, batch=4, seed=1, steps=80, eval_every=0)
+RUNS = {"stage 2": dict(ranks=2, stage=2),
+        "stage 3, bf16, tp 2": dict(ranks=4, stage=3, tp=2, precision="bf16"),
+        "stage 1, pp 2": dict(ranks=4, stage=1, pp=2, accumulate=2, arch="llama"),
+        "stage 0": dict(ranks=2, stage=0),
+        "stage 3, one replica": dict(ranks=4, stage=3, tp=2, pp=2, accumulate=2, arch="llama"),
+        "stage 2, bf16, sums": dict(ranks=3, stage=2, precision="bf16", accumulate=2),
+        "adamw8": dict(ranks=2, stage=1, optimizer="adamw8")}
+draws = random.Random(SEED)
+wholes = {}
 
-    def whole(name)
-    : ""
-      "The losses of the run without a kill."
-      "" if name not in wholes : wholes[name] = train(**FLAGS, **RUNS[name])
-                                                    .report return wholes[name]
 
-                                                def lines(log)
-    :
-try : with open(log) as file:
+def whole(name):
+    """The losses of the run without a kill."""
+    if name not in wholes:
+        wholes[name] = train(**FLAGS, **RUNS[name]).report
+    return wholes[name]
+
+
+def lines(log):
+    try:
+        with open(log) as file:
             return [json.loads(line)["step"] for line in file if line.endswith("\n")]
     except FileNotFoundError:
         return []
@@ -69,9 +73,7 @@ class Restarted:
         if forgets and not self.damage(rank):
             return False
         os.kill(before[rank], signal.SIGKILL)
-        kept = set(before) -
-    {
-        before[rank]}
+        kept = set(before) - {before[rank]}
         return wait_for(lambda: self.process.poll() is not None or
                         (len(after := children(self.process.pid)) == len(before) and before[rank] not in after and kept <= set(after)))
 
@@ -94,7 +96,7 @@ def restarted(name, kills, forgets=False, **flags):
     good &= ok(code == 0 and good, f"{name}: {kills} ranks killed{' with their memory' * forgets}, the others "
                "keep their processes")
     got, want = report.get("loss_hex") or [""], whole(name)["loss_hex"]
-#From a save, the report has the steps since.
+    # From a save, the report has the steps since.
     good &= ok(got == (want[-len(got):] if name == "onebit" else want), f"{name}: the losses of a run without a kill")
     steps = lines(run.log)
     good &= ok(steps == sorted(set(steps)) and len(steps) >= FLAGS["steps"] - kills, f"{name}: each step is in the log once")
@@ -115,8 +117,7 @@ if len(sys.argv) > 1:
 run, report = restarted("stage 2", 2)
 ok(run.err.count("from kept memory") == 2 and run.err.count("s after the loss of a rank") == 2, "each restart says from where it continues, "
    "and after which time") or note(run.err)
-same([{
-    tag: rank["planned_bytes"][tag] - rank["peak_bytes"][tag] for tag in rank["planned_bytes"] if tag not in ("other", "total")}
+same([{tag: rank["planned_bytes"][tag] - rank["peak_bytes"][tag] for tag in rank["planned_bytes"] if tag not in ("other", "total")}
       for rank in report["ranks"]], [dict.fromkeys((t for t in report["ranks"][0]["planned_bytes"] if t not in ("other", "total")), 0)] * 2,
      "kept memory is in the byte plan")
 restarted("stage 3, bf16, tp 2", 1)
@@ -125,7 +126,7 @@ run, report = restarted("stage 2", 2, forgets=True)
 ok(run.err.count("continues from the copy") == 2 and all(rank["redundancy"]["planned_bytes"] == rank["redundancy"]["sent_bytes_per_step"] > 0
    for rank in report["ranks"]), "a rank whose memory is damaged takes the copy of its state, of the planned bytes") or note(run.err)
 
-#State that kept memory has no place for : from the last save, or from the start.
+# State that kept memory has no place for: from the last save, or from the start.
 for words, flags in (("with a save", dict(save=path("saved"), save_every=10)), ("without one", {})):
     RUNS["onebit"] = dict(ranks=2, stage=1, compress="gradients:onebit", compress_warmup=40, beta2=0.95)
     run, _ = restarted("onebit", 1, **flags)
@@ -135,7 +136,7 @@ for words, flags in (("with a save", dict(save=path("saved"), save_every=10)), (
 run = train(**{**FLAGS, "steps": 1}, ranks=2, stage=1, optimizer="lamb", max_restarts=1)
 ok(run.code == 0 and "needs all ranks, so a restart continues from the last save" in run.err, "lamb: the words") or note(run.err)
 
-#A death after the last step : the successor evaluates again.
+# A death after the last step: the successor evaluates again.
 run = Restarted(max_restarts=1, ranks=2, stage=1, eval_every=80, sample=1000)
 wait_for(lambda: last(run.log) == 80)
 run.kill(1)
@@ -145,7 +146,7 @@ with open(run.log) as file:
 ok(code == 0 and "after step 80" in run.err and report["val_loss"] == validated and validated, "a death after the last step: the loss of "
    "its evaluation") or note(run.err)
 
-#The number of restarts ends; a rank that ends by itself is not replaced.
+# The number of restarts ends; a rank that ends by itself is not replaced.
 run = Restarted(max_restarts=1, ranks=2)
 run.kill(0)
 in_steps(run.log)
