@@ -319,8 +319,8 @@ bench: packages-bench
 		tests/bench/bench_attach.py; do \
 		echo "== $$program"; $$program || exit 1; done
 # Minutes to hours, so not in `make bench`: compression over a slow link, and losses after long runs.
-.PHONY: bench-links bench-schedules
-bench-links bench-schedules: packages-bench packages-demo
+.PHONY: bench-links bench-ps bench-schedules
+bench-links bench-ps bench-schedules: packages-bench packages-demo
 	@$(again) $(without_nvcc) built-demo
 	@tests/bench/bench_$(@:bench-%=%).py $(BENCH_FLAGS)
 # The same, and the speeds become those that later ones are compared with, on processors of this model: when nothing
