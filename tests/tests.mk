@@ -318,9 +318,9 @@ bench: packages-bench
 		tests/bench/bench_parallel.py tests/bench/bench_largest.py tests/bench/bench_holes.py tests/bench/bench_malloc.py tests/bench/bench_recording.py \
 		tests/bench/bench_attach.py; do \
 		echo "== $$program"; $$program || exit 1; done
-# Minutes to hours, so not in `make bench`: compression over a slow link, losses after long runs, and copies of the state.
-.PHONY: bench-links bench-schedules bench-copies
-bench-links bench-schedules bench-copies: packages-bench packages-demo
+# Minutes to hours, so not in `make bench`: compression over a slow link, parameter servers, losses after long runs, and copies of the state.
+.PHONY: bench-links bench-ps bench-schedules bench-copies
+bench-links bench-ps bench-schedules bench-copies: packages-bench packages-demo
 	@$(again) $(without_nvcc) built-demo
 	@tests/bench/bench_$(@:bench-%=%).py $(BENCH_FLAGS)
 # The same, and the speeds become those that later ones are compared with, on processors of this model: when nothing

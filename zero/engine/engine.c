@@ -37,7 +37,7 @@ static zr_result open_store(struct zr_engine *engine, struct zr_state_tier *tier
                                                               engine->gradient_file.slot_bytes,
                                          .simulated = engine->simulated,
                                          .kept = o->kept,
-                                         .servers = o->servers.on ? &engine->options.servers : NULL,
+                                         .servers = &engine->options.servers,
                                          .twice_bytes = o->offload.speculative_bytes});
 }
 

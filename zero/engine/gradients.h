@@ -21,8 +21,8 @@ struct zr_gradient_path {
 };
 /* One rank: gradients stay where backward writes them. */
 extern const struct zr_gradient_path zr_path_alone;
-/* Parameter servers: each gradient is pushed by itself. */
-extern const struct zr_gradient_path zr_path_pushed;
+/* Parameter servers: each gradient is pushed by itself, or their sum at the end of a step. */
+extern const struct zr_gradient_path zr_path_pushed, zr_path_pushed_once;
 /* Whole gradients, one per step or added in place: all-reduce, or reduce-scatter to this rank's shard. */
 extern const struct zr_gradient_path zr_path_all_reduce, zr_path_scatter;
 /* Whole gradients, added to separate sums: with one rank; to this rank's shard of sums; the same, and the

@@ -138,9 +138,9 @@ static void place_gradients(struct zr_engine *engine)
         struct zr_state_tier *tier = state->tier;
         state->steps = unit->unit.gradient_uses * engine->options.micro_batches;
         unsigned steps = steps_kind(engine, &plan, u);
-        state->path = zr_engine_is_served(engine) && engine->options.reduce == ZR_REDUCE_EACH
-                          ? &zr_path_pushed
-                          : paths[plan.shards][ranks_kind(engine, u)][steps];
+        state->path = !zr_engine_is_served(engine) ? paths[plan.shards][ranks_kind(engine, u)][steps]
+                      : engine->options.reduce == ZR_REDUCE_EACH ? &zr_path_pushed
+                                                                 : &zr_path_pushed_once;
         state->place = gradient_place(engine, &plan, u);
         /* Kept memory has pools only. */
         const bool pooled = plan.pools || (engine->options.kept && sums[plan.shards][steps]);

@@ -425,23 +425,23 @@ static zr_result find_kept(struct zr_engine_run *run, size_t unit)
 }
 
 /* Calls after a gradient. Gradients that are summed in place are summed over the tensor ranks once. */
-static zr_gradient_call *const none[] = {NULL}, *const alone[] = {sum_over_tensor, NULL},
-                               *const reduced[] = {sum_over_tensor, all_reduce, NULL},
-                               *const scattered[] = {sum_over_tensor, scatter, NULL},
-                               *const added[] = {sum_over_tensor, reserve, add_single_rank, NULL},
-                               *const summed[] = {sum_over_tensor, reserve, reduce_to_sum, NULL},
-                               *const gathered[] = {sum_over_tensor, reserve, reduce_to_sum, gather_sums,
-                                                    NULL},
-                               *const staged[] = {sum_over_tensor, reserve, reduce_to_sum, enqueue, NULL},
-                               *const left[] = {zr_engine_gradients_leave, enqueue, NULL},
-                               *const left_last[] = {sum_over_tensor, reserve, zr_engine_gradients_leave,
-                                                     enqueue, NULL},
-                               *const added_on_host[] = {sum_over_tensor, reserve, zr_engine_gradients_add,
-                                                         enqueue, NULL};
+static zr_gradient_call
+    *const none[] = {NULL},
+           *const alone[] = {sum_over_tensor, NULL}, *const pushed_each[] = {zr_served_push_each, NULL},
+           *const pushed[] = {zr_served_push, NULL}, *const reduced[] = {sum_over_tensor, all_reduce, NULL},
+           *const scattered[] = {sum_over_tensor, scatter, NULL},
+           *const added[] = {sum_over_tensor, reserve, add_single_rank, NULL},
+           *const summed[] = {sum_over_tensor, reserve, reduce_to_sum, NULL},
+           *const gathered[] = {sum_over_tensor, reserve, reduce_to_sum, gather_sums, NULL},
+           *const staged[] = {sum_over_tensor, reserve, reduce_to_sum, enqueue, NULL},
+           *const left[] = {zr_engine_gradients_leave, enqueue, NULL},
+           *const left_last[] = {sum_over_tensor, reserve, zr_engine_gradients_leave, enqueue, NULL},
+           *const added_on_host[] = {sum_over_tensor, reserve, zr_engine_gradients_add, enqueue, NULL};
 
 const struct zr_gradient_path
     zr_path_alone = {true, write_kept, none, alone, share_shard, NULL, NULL},
-    zr_path_pushed = {false, write_kept, none, none, share_shard, NULL, NULL},
+    zr_path_pushed = {false, write_kept, pushed_each, pushed_each, share_shard, NULL, NULL},
+    zr_path_pushed_once = {true, write_kept, none, pushed, share_shard, NULL, NULL},
     zr_path_all_reduce = {true, write_kept, none, reduced, share_whole, find_kept, NULL},
     zr_path_scatter = {true, write_kept, none, scattered, share_shard, NULL, NULL},
     zr_path_sum_alone = {false, write_kept, added, added, share_shard, NULL, NULL},
@@ -469,8 +469,6 @@ zr_result zr_engine_reduce(zr_engine *engine, unsigned unit)
     result = zr_engine_note_squares(engine, unit);
     for (; *call && result == ZR_OK; call++)
         result = (*call)(engine, unit);
-    if (result == ZR_OK && zr_engine_is_served(engine) && (last || !state->path->adds))
-        result = zr_served_push(engine, unit);
     if (result != ZR_OK)
         return result;
     engine->brought = false;

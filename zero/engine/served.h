@@ -2,8 +2,9 @@
  * Private to engine/.
  *
  * A worker's step has no update: gathers pull a unit's parameters once per step, reductions push its
- * gradients, and CLOCK ends the step. The state of a unit is in memory (tag offload) while the unit is taken,
- * so that saves, loads and initial values work as with an offload file. */
+ * gradients, as a call of their path (gradients.h), and CLOCK ends the step. The state of a unit is in memory
+ * (tag offload) while the unit is taken, so that saves, loads and initial values work as with an offload file
+ * (state_served.c). */
 #ifndef ZR_ENGINE_SERVED_H
 #define ZR_ENGINE_SERVED_H
 
@@ -16,9 +17,10 @@ static inline bool zr_engine_is_served(const struct zr_engine *engine)
 
 /* Pulls a unit's parameters, unless they were pulled in this step or are frozen. */
 zr_result zr_served_pull(struct zr_engine *engine, size_t unit);
-/* Adds the squares of a unit's gradients to those of the step, and pushes the gradients if they are finite.
- */
+/* Computes the squares of a unit's gradients, and pushes the gradients if they are finite / adds the squares
+ * to those of the step's earlier pushes. */
 zr_result zr_served_push(struct zr_engine *engine, size_t unit);
+zr_result zr_served_push_each(struct zr_engine *engine, size_t unit);
 /* Takes the memory of a save once, between steps: that of the unit with the most state. A byte plan and every
  * run do this, so that their peaks agree with and without a save. No effect without servers. */
 zr_result zr_served_touch(struct zr_engine *engine);

@@ -105,9 +105,9 @@ const struct zr_state_store_table zr_state_store_memory = {.name = "memory",
 zr_result zr_state_store_open(struct zr_state_store *out, const struct zr_state_store_options *options)
 {
     memset(out, 0, sizeof *out);
-    out->table = options->servers ? &zr_state_store_served
-                 : options->file  ? &zr_state_store_nvme
-                                  : &zr_state_store_memory;
+    out->table = options->servers && options->servers->on ? &zr_state_store_served
+                 : options->file                          ? &zr_state_store_nvme
+                                                          : &zr_state_store_memory;
     out->options = *options;
     size_t stay = elements_before(options, options->stay.end) - elements_before(options, options->stay.first);
     out->elements = options->staying ? stay : elements_before(options, options->layout->units_count) - stay;

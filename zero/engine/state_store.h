@@ -35,7 +35,7 @@ struct zr_state_store_options {
     /* NULL: a memory store. Must outlive the store. Its buffers are in `arena`, tag offload. */
     const struct zr_offload_file *file;
     bool simulated;                    /* no file; only sizes and transfers are counted */
-    const struct zr_servers *servers;  /* a store of parameter servers; NULL: another one */
+    const struct zr_servers *servers;  /* if on, a store of these; or NULL */
     const struct zr_kept_memory *kept; /* memory store only: memory of the state; NULL: `arena` */
     /* File store only: limit in bytes for units with a second place in the file, from the last unit on,
      * except units shared by pipeline ranks. 0: none. See zr_state_file_begin_ahead(). */
@@ -84,7 +84,12 @@ struct zr_state_store {
  * buffers. After a failure every later call fails with the same error; a failed last write of a pass is
  * reported by the next pass, take or save. */
 extern const struct zr_state_store_table zr_state_store_memory, zr_state_store_nvme,
-    zr_state_store_served; /* see served.h */
+    zr_state_store_served; /* state_served.c; see served.h */
+
+/* Describes the tensors of a unit whose values are at `values`, with padding between them, for a call of a
+ * store of parameter servers; valid until the next call. */
+struct zr_server_tensors zr_state_served_tensors(const struct zr_state_store *store, size_t unit,
+                                                 struct zr_numbers values);
 
 /* Allocates the state with undefined contents. On failure everything is released. */
 zr_result zr_state_store_open(struct zr_state_store *out, const struct zr_state_store_options *options);

@@ -55,6 +55,8 @@ struct loop {
     int ended;          /* the signal that requested the end; 0: none */
     bool restarts;      /* another rank was lost, and is replaced */
     bool yields;        /* the run yields its time slice after the step, by agreement */
+    struct agreed_request noted;    /* with a board: see note_request() */
+    uint64_t meets_at;              /* likewise; 0: no request */
     struct agreed_request deferred; /* until the pipeline has drained */
     struct zr_messages messages;
     double steps_seconds;             /* of all steps, with evaluations and meetings */
@@ -218,6 +220,25 @@ static void note_loss(struct loop *loop, const struct step *step, double loss)
     loop->history.loss[loop->agreed_step - loop->saves.resumed_step - 1] = loss;
 }
 
+/* Whether a worker with a board waits for pushes of the others, so that it cannot meet them after any step.
+ */
+static bool waits_for_workers(const struct loop *loop)
+{
+    return loop->rank.config->timing.kind != ZR_PS_ASYNC;
+}
+
+/* Workers that wait for pushes meet after the same step: S + 2 steps after the first message with a request.
+ * In that step a worker has pulled parameters with the pushes of S + 1 steps before, at which all messages of
+ * the step before these had been written. */
+static void note_request(struct loop *loop, const struct zr_message *agreed)
+{
+    if (!waits_for_workers(loop) || agreed->request <= loop->noted.kind)
+        return;
+    if (loop->meets_at == 0)
+        loop->meets_at = loop->agreed_step + loop->rank.config->timing.parameter + 2;
+    loop->noted = (struct agreed_request){agreed->request, agreed->end_signal};
+}
+
 /* Exchanges messages with the other ranks while the gradients are being reduced. With an asynchronous
  * pipeline the messages of earlier steps arrive. */
 static zr_result before_update(void *state, double loss, float *rate)
@@ -231,8 +252,9 @@ static zr_result before_update(void *state, double loss, float *rate)
                                       .refusals = loop->rank.state.context.refusals};
     bool ends = zr_trainer_is_drained(loop->rank.state.trainer);
     zr_result result = zr_messages_send(&loop->messages, &mine);
-    if (loop->messages.board) { /* workers meet after the step */
+    if (loop->messages.board)
         step->line->loss = loss;
+    if (loop->messages.board && !waits_for_workers(loop)) { /* the worker meets the others after the step */
         step->request = mine.request;
         step->end_signal = mine.end_signal;
     }
@@ -241,7 +263,9 @@ static zr_result before_update(void *state, double loss, float *rate)
         if (result != ZR_OK)
             break;
         note_loss(loop, step, agreed.loss);
-        if (!loop->messages.board && agreed.request > step->request) {
+        if (loop->messages.board)
+            note_request(loop, &agreed);
+        else if (agreed.request > step->request) {
             step->request = agreed.request;
             step->end_signal = agreed.end_signal;
         }
@@ -250,6 +274,12 @@ static zr_result before_update(void *state, double loss, float *rate)
     }
     if (result != ZR_OK)
         return result;
+    if (loop->meets_at > 0 && step->number >= loop->meets_at) {
+        step->request = loop->noted.kind;
+        step->end_signal = loop->noted.end_signal;
+        loop->noted.kind = ZR_REQUEST_NONE;
+        loop->meets_at = 0;
+    }
     *rate = zr_schedule_rate(loop->rank.config, step->number);
     step->line->rate = *rate;
     loop->alike =
@@ -552,9 +582,10 @@ struct meeting {
     bool scheduled;
 };
 
-/* All workers of a run with a board meet: in a scheduled meeting after the same step, or after a signal, each
- * after its current step. They follow the strongest request, in the state of the slowest worker's step, to
- * which *step is set if they end. A scheduled meeting lasts until all have come to it. */
+/* All workers of a run with a board meet: in a scheduled meeting after the same step, or after a signal of an
+ * asynchronous run, each after its current step. They follow the strongest request, in the state of the
+ * slowest worker's step, to which *step is set if they end. A scheduled meeting lasts until all have come to
+ * it. */
 static zr_result meet(struct loop *loop, uint64_t *step, bool scheduled, struct agreed_request *request)
 {
     const unsigned world = loop->rank.config->world;
@@ -615,7 +646,8 @@ static zr_result run_steps(struct loop *loop)
         result = measured_step(loop, step, line, &request);
         uint64_t met = step;
         if (result == ZR_OK && loop->messages.board && pauses_after(loop, step, request.kind))
-            result = meet(loop, &met, pauses_after(loop, step, ZR_REQUEST_NONE), &request);
+            result = meet(loop, &met, waits_for_workers(loop) || pauses_after(loop, step, ZR_REQUEST_NONE),
+                          &request);
         bool ends =
             loop->messages.board && request.kind == ZR_REQUEST_SAVE_AND_END; /* after different steps */
         if (result == ZR_OK && !ends && evaluates_after(config, step)) {

@@ -26,18 +26,6 @@ bool zr_prompt_is_tokens(const struct zr_train_config *config, const char *promp
     return true;
 }
 
-bool zr_flag_given(const struct zr_train_config *config, const char *name)
-{
-    const struct zr_flag *flag = zr_flag_find(name);
-    return flag && config->given[zr_flag_index(flag)];
-}
-
-bool zr_flag_set(const struct zr_train_config *config, const char *name)
-{
-    const struct zr_flag *flag = zr_flag_find(name);
-    return zr_flag_given(config, name) || config->filed[zr_flag_index(flag)];
-}
-
 static bool scales_loss(const struct zr_train_config *config)
 {
     static const char *const names[] = {"loss-scale", "loss-scale-power", "loss-scale-window",

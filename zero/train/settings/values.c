@@ -405,6 +405,18 @@ size_t zr_flag_index(const struct zr_flag *flag)
     return (size_t)(flag - zr_flags);
 }
 
+bool zr_flag_given(const struct zr_train_config *config, const char *name)
+{
+    const struct zr_flag *flag = zr_flag_find(name);
+    return flag && config->given[zr_flag_index(flag)];
+}
+
+bool zr_flag_set(const struct zr_train_config *config, const char *name)
+{
+    const struct zr_flag *flag = zr_flag_find(name);
+    return zr_flag_given(config, name) || config->filed[zr_flag_index(flag)];
+}
+
 int zr_flag_store(const char *name, struct zr_train_config *config, const char *value)
 {
     const struct zr_flag *flag = zr_flag_find(name);
