@@ -423,20 +423,26 @@ static zr_result check_compression(const struct zr_engine_options *options)
                : ZR_OK;
 }
 
+/* Whether ranks have more state than their pools of parameters and of the optimizer, or have these elsewhere.
+ */
+static bool has_other_state(const struct zr_engine_options *options)
+{
+    bool other = options->offload.optimizer || options->stashed_versions > 0 || options->outer.period > 0;
+    for (unsigned kind = 0; kind < ZR_COMPRESSED_KINDS; kind++)
+        other |= options->compression.kinds[kind].on;
+    return other;
+}
+
 /* See kept.h. */
 static zr_result check_kept(const struct zr_engine_options *options)
 {
     const struct zr_optimizer *optimizer = zr_optimizer_of(options->optimizer.kind);
-    bool compresses = false;
     if (!options->kept)
         return ZR_OK;
-    for (unsigned kind = 0; kind < ZR_COMPRESSED_KINDS; kind++)
-        compresses |= options->compression.kinds[kind].on;
     if (options->kernels->executes && (!options->kernels->host_visible || !options->kept->take))
         return zr_fail(ZR_ERR_INVALID, "kept memory is not supported by the kernels \"%s\"",
                        options->kernels->name);
-    if (options->offload.optimizer || options->stashed_versions > 0 || options->own_norm || compresses ||
-        options->outer.period > 0)
+    if (options->own_norm || has_other_state(options))
         return zr_fail(ZR_ERR_INVALID,
                        "kept memory excludes offload, asynchronous pipelines, compression and outer "
                        "steps, whose state is elsewhere");
@@ -495,6 +501,18 @@ static zr_result check_outer(const struct zr_engine_options *options)
     return check_numbers(numbers, sizeof numbers / sizeof *numbers);
 }
 
+static zr_result check_shared(const struct zr_engine_options *options)
+{
+    const bool invisible = options->kernels->executes && !options->kernels->host_visible;
+    if (!options->shares_parameters ||
+        (options->stage <= 2 && !options->kept && !has_other_state(options) && !invisible))
+        return ZR_OK;
+    return zr_fail(
+        ZR_ERR_INVALID,
+        "shares_parameters requires stage 0, 1 or 2 and kernels that are host_visible, without offload, "
+        "compression, kept, outer and stashed_versions");
+}
+
 zr_result zr_engine_check_options(const struct zr_engine_options *options)
 {
     if (!options->arena || !options->host_arena || !options->kernels || !options->context || !options->comm)
@@ -541,5 +559,7 @@ zr_result zr_engine_check_options(const struct zr_engine_options *options)
         result = check_kept(options);
     if (result == ZR_OK)
         result = check_outer(options);
+    if (result == ZR_OK)
+        result = check_shared(options);
     return result == ZR_OK ? check_parameters(options) : result;
 }

@@ -121,6 +121,7 @@ zr_result zr_trainer_state_open(struct zr_trainer_state *out, const struct zr_tr
                                                       .reduce = options->reduce,
                                                       .measures_squares = options->measures_squares,
                                                       .kept = options->kept,
+                                                      .shares_parameters = options->shares_parameters,
                                                       .outer = outer,
                                                       .precision = options->precision,
                                                       .loss_scaling = options->loss_scaling,

@@ -24,6 +24,7 @@ struct zr_trainer_state_options {
     struct zr_compression compression;
     bool measures_squares;             /* see struct zr_engine_options */
     const struct zr_kept_memory *kept; /* likewise */
+    bool shares_parameters;            /* likewise */
     struct zr_outer outer;             /* its communicator is the mesh's */
     enum zr_precision precision;
     struct zr_loss_scaling loss_scaling; /* fp16 */
