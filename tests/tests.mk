@@ -319,8 +319,8 @@ bench: packages-bench
 		tests/bench/bench_attach.py; do \
 		echo "== $$program"; $$program || exit 1; done
 # Minutes to hours, so not in `make bench`: compression over a slow link, and losses after long runs.
-.PHONY: bench-links bench-schedules
-bench-links bench-schedules: packages-bench packages-demo
+.PHONY: bench-links bench-schedules bench-threads
+bench-links bench-schedules bench-threads: packages-bench packages-demo
 	@$(again) $(without_nvcc) built-demo
 	@tests/bench/bench_$(@:bench-%=%).py $(BENCH_FLAGS)
 # The same, and the speeds become those that later ones are compared with, on processors of this model: when nothing
@@ -366,8 +366,10 @@ check-tsan: sanitizer := thread
 check-asan check-ubsan check-tsan:
 	@$(again) BUILD=$(BUILD)/$(sanitizer) SANITIZE=$(sanitizer) check-programs
 .PHONY: check-programs
-check-programs: $(test_bin)
-	@tests/run --jobs $(JOBS) $(call longest_first,$(test_bin))
+raced := $(if $(filter thread,$(SANITIZE)),tests/system/train_threads.t)
+check-programs: export TSAN_OPTIONS := suppressions=$(CURDIR)/tests/support/races.txt
+check-programs: $(test_bin) $(if $(raced),$(BUILD)/bin/zr-train)
+	@tests/run --jobs $(JOBS) $(call longest_first,$(test_bin)) $(raced)
 
 # Lines that tests run, by module: of the unit tests, or of those that COVERAGE names, scripts too. What is built for it lies
 # in a folder of its own; gcov comes with the compiler.

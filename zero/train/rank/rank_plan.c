@@ -39,6 +39,7 @@ zr_result zr_rank_request(struct zr_plan_request *out, const struct zr_train_con
                                     .compression = zr_train_compression(config),
                                     .measures_squares = config->noise_decay > 0,
                                     .keeps_state = !zr_rank_kept_words(config),
+                                    .shares_parameters = zr_train_shares_parameters(config),
                                     .precision = zr_train_precision(config),
                                     .optimizer = config->optimizer,
                                     .stages = config->stages,
