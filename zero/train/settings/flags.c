@@ -100,7 +100,7 @@ const struct zr_flag zr_flags[] = {
 
     COUNT("ranks", memory, world, "1", 1, 256, "processes that train together"),
     CHOICE("ranks-as", memory, ranks_as, "processes", "processes|threads",
-           "threads: all ranks in one process, parameters in memory once"),
+           "threads: one process, parameters in memory once"),
     COUNT("tp", memory, shape.tensor, "1", 1, 256, "ranks that divide each layer (tensor parallel)"),
     COUNT("cp", memory, shape.context, "1", 1, 256,
           "ranks that divide each sequence (context parallel, ring attention)"),
