@@ -318,9 +318,10 @@ bench: packages-bench
 		tests/bench/bench_parallel.py tests/bench/bench_largest.py tests/bench/bench_holes.py tests/bench/bench_malloc.py tests/bench/bench_recording.py \
 		tests/bench/bench_attach.py; do \
 		echo "== $$program"; $$program || exit 1; done
-# Minutes to hours, so not in `make bench`: compression over a slow link, parameter servers, losses after long runs, and copies of the state.
-.PHONY: bench-links bench-ps bench-schedules bench-copies
-bench-links bench-ps bench-schedules bench-copies: packages-bench packages-demo
+# Minutes to hours, so not in `make bench`: compression over a slow link, parameter servers, losses after long runs, copies of the state, and
+# ranks that are threads.
+.PHONY: bench-links bench-ps bench-schedules bench-copies bench-threads
+bench-links bench-ps bench-schedules bench-copies bench-threads: packages-bench packages-demo
 	@$(again) $(without_nvcc) built-demo
 	@tests/bench/bench_$(@:bench-%=%).py $(BENCH_FLAGS)
 # The same, and the speeds become those that later ones are compared with, on processors of this model: when nothing
@@ -366,8 +367,10 @@ check-tsan: sanitizer := thread
 check-asan check-ubsan check-tsan:
 	@$(again) BUILD=$(BUILD)/$(sanitizer) SANITIZE=$(sanitizer) check-programs
 .PHONY: check-programs
-check-programs: $(test_bin)
-	@tests/run --jobs $(JOBS) $(call longest_first,$(test_bin))
+raced := $(if $(filter thread,$(SANITIZE)),tests/system/train_threads.t)
+check-programs: export TSAN_OPTIONS := suppressions=$(CURDIR)/tests/support/races.txt
+check-programs: $(test_bin) $(if $(raced),$(BUILD)/bin/zr-train)
+	@tests/run --jobs $(JOBS) $(call longest_first,$(test_bin)) $(raced)
 
 # Lines that tests run, by module: of the unit tests, or of those that COVERAGE names, scripts too. What is built for it lies
 # in a folder of its own; gcov comes with the compiler.

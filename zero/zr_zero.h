@@ -452,6 +452,12 @@ struct zr_engine_options {
      * host cannot read. */
     bool snapshots;
     struct zr_servers servers;
+    /* The ranks of `comm` are threads of one process and keep whole parameters once, in the arena of rank 0,
+     * which frees them after the other ranks have destroyed their engines or read no parameters any more.
+     * Each rank updates a shard, at stage 0, too, with the bits of stage 0. Only at stages 0 to 2, without
+     * offload, compression, kept, snapshots, servers, outer and stashed_versions, and with kernels that are
+     * host_visible. */
+    bool shares_parameters;
 };
 
 typedef struct zr_engine zr_engine;

@@ -77,8 +77,8 @@ static inline size_t zr_slab_live_count(const struct zr_slab *pool)
 
 /* Whole pages of zeros from the system, NULL with words when it refuses; released with the same size. Passes
  * the fault site `metadata`. Pages that are never touched cost addresses only. */
-void *zr_pages_take(size_t bytes);
-void zr_pages_give(void *pages, size_t bytes);
+ZR_PRIVATE_API void *zr_pages_take(size_t bytes);
+ZR_PRIVATE_API void zr_pages_give(void *pages, size_t bytes);
 /* Has the system give the pages' memory now, not when they are first touched; no matter if it does not. */
 void zr_pages_touch(void *pages, size_t bytes);
 /* The same pages for what one thread works on: a child after fork(), which has not that thread, does not get

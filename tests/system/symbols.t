@@ -158,6 +158,7 @@ ENDS = {
                              "_exit": "its child that could not"},
     "zero/table/update.o": {"kill": "itself, where ZR_FAULT=kept asks for it"},
     "zero/launch/rank.o": {"_exit": "a rank that the launcher has started ends", "kill": "wakes its launcher"},
+    "zero/launch/threads.o": {"kill": "wakes its launcher; a fatal signal is named and then ends the process"},
 }
 # What a library has from archives that are not zr's. libgcc's unwinder aborts where its own tables are damaged; jemalloc
 # where its options (opt.abort, off) say so or its records are damaged, and its profiler, which is off, exits.

@@ -54,6 +54,8 @@ zr_result zr_engine_exchange_average(zr_engine *engine)
         result = zr_engine_check_unused(engine, __func__);
     if (result == ZR_OK)
         result = zr_engine_synchronize(engine);
+    if (result == ZR_OK && engine->options.shares_parameters) /* another rank may still compute with them */
+        result = zr_comm_barrier(engine->options.comm);
     if (result == ZR_OK)
         result = zr_engine_drop_parameters(engine);
     for (size_t u = 0; u < engine->layout.units_count && result == ZR_OK; u++)

@@ -65,10 +65,42 @@ static bool has_frozen_units(const struct zr_engine *engine)
     return u < engine->layout.units_count;
 }
 
-static zr_result take_pools(struct zr_engine *engine)
+static zr_result clear_pool(const struct zr_state_tier *tier, void *pool, size_t bytes)
+{
+    return pool ? tier->compute.kernels->clear(tier->compute.context, &(struct zr_clear){bytes, pool})
+                : ZR_OK;
+}
+
+/* Rank 0 takes and clears the pool of parameters that all ranks share. A dry run has no memory to share. */
+static zr_result share_parameters(struct zr_engine *engine)
+{
+    const struct zr_engine_options *o = &engine->options;
+    struct zr_state_tier *tier = &engine->tiers[0];
+    char *all[ZR_MAX_WORLD] = {(char *)engine};
+    size_t elements = tier->parameters_elements;
+    zr_result result =
+        zr_take(o->host_arena, ZR_TAG_OTHER, engine->world, sizeof *engine->met, (void **)&engine->met);
+    engine->borrows_parameters = engine->rank > 0;
+    if (result == ZR_OK && engine->rank == 0)
+        result =
+            zr_take(o->arena, ZR_TAG_PARAM, elements, engine->parameter_bytes, (void **)&tier->parameters);
+    if (result == ZR_OK && engine->rank == 0)
+        result = clear_pool(tier, tier->parameters, elements * engine->parameter_bytes);
+    char *mine = result == ZR_OK ? tier->parameters : NULL;
+    zr_result told = engine->simulated ? ZR_OK : zr_comm_host_all_gather(o->comm, &mine, sizeof mine, all);
+    if (result != ZR_OK || told != ZR_OK || engine->rank == 0)
+        return result != ZR_OK ? result : told;
+    tier->parameters = all[0];
+    return tier->parameters ? ZR_OK
+                            : zr_fail(ZR_ERR_PEER, "rank 0 has no memory for the parameters of all ranks");
+}
+
+static zr_result take_parameters(struct zr_engine *engine)
 {
     const struct zr_engine_options *o = &engine->options;
     zr_result result = ZR_OK;
+    if (o->shares_parameters)
+        return share_parameters(engine);
     for (unsigned t = 0; t < engine->tiers_count && result == ZR_OK; t++) {
         struct zr_state_tier *tier = &engine->tiers[t];
         result = zr_kept_pool_take(o->kept,
@@ -76,6 +108,13 @@ static zr_result take_pools(struct zr_engine *engine)
                                                           tier->parameters_elements, engine->parameter_bytes},
                                    &tier->parameters);
     }
+    return result;
+}
+
+static zr_result take_pools(struct zr_engine *engine)
+{
+    const struct zr_engine_options *o = &engine->options;
+    zr_result result = take_parameters(engine);
     if (result == ZR_OK)
         find_parameters(engine);
     for (unsigned t = engine->tiers_count; t-- > 0 && result == ZR_OK;) {
@@ -183,12 +222,14 @@ static zr_result initialise_piece(struct zr_engine *engine, const struct zr_para
     return result;
 }
 
-/* Initial values of all that this rank keeps of a frozen unit. */
+/* Initial values of a frozen unit. */
 static zr_result initialise_frozen(struct zr_engine *engine, size_t index)
 {
     const struct zr_layout_unit *unit = &engine->layout.units[index];
     const struct zr_unit_state *state = &engine->units[index];
-    size_t from = state->parameters_from, to = from + state->parameters_count;
+    const bool shares = engine->options.shares_parameters; /* else all that is kept, without communication */
+    size_t from = shares ? state->owned.from : state->parameters_from,
+           to = from + (shares ? zr_unit_owned(state) : state->parameters_count);
     float *beside = NULL; /* a block that the host can access */
     zr_arena *arena = state->parameters_in->arena;
     bool elsewhere = arena != engine->options.arena;
@@ -224,7 +265,8 @@ static zr_result initialise_unit(struct zr_engine *engine, size_t index)
 
     if (result == ZR_OK)
         result = clear_states(engine, index, &owned);
-    if (!state->tier->masters) { /* no communication needed: all that is kept */
+    if (!state->tier->masters &&
+        !engine->options.shares_parameters) { /* all that is kept, without communication */
         base -= from - state->parameters_from;
         from = state->parameters_from;
         to = from + state->parameters_count;
@@ -251,12 +293,6 @@ static zr_result initialise_unit(struct zr_engine *engine, size_t index)
     return result == ZR_OK ? zr_engine_round_masters(engine, index) : result;
 }
 
-static zr_result clear_pool(const struct zr_state_tier *tier, void *pool, size_t bytes)
-{
-    return pool ? tier->compute.kernels->clear(tier->compute.context, &(struct zr_clear){bytes, pool})
-                : ZR_OK;
-}
-
 static zr_result clear_pools(struct zr_engine *engine)
 {
     /* squares of frozen units remain 0 */
@@ -264,7 +300,8 @@ static zr_result clear_pools(struct zr_engine *engine)
                                   zr_engine_results_count(engine) * sizeof *engine->results);
     for (unsigned t = engine->tiers_count; t-- > 0 && result == ZR_OK;) {
         struct zr_state_tier *tier = &engine->tiers[t];
-        result = clear_pool(tier, tier->parameters, tier->parameters_elements * engine->parameter_bytes);
+        if (!engine->options.shares_parameters) /* cleared before the ranks have shared them */
+            result = clear_pool(tier, tier->parameters, tier->parameters_elements * engine->parameter_bytes);
         if (result == ZR_OK)
             result = clear_pool(tier, tier->gradients, tier->gradients_elements * engine->gradient_bytes);
     }
@@ -282,7 +319,8 @@ static zr_result initialise(struct zr_engine *engine)
     for (size_t u = 0; u < engine->layout.units_count && result == ZR_OK; u++) {
         bool frozen = zr_engine_is_frozen(engine, u);
         result = frozen ? initialise_frozen(engine, u) : initialise_unit(engine, u);
-        if (result == ZR_OK && engine->units[u].tier->masters && zr_engine_gathers_new(engine, u))
+        const bool gathers = engine->units[u].tier->masters && zr_engine_gathers_new(engine, u);
+        if (result == ZR_OK && (gathers || engine->options.shares_parameters))
             result = zr_engine_all_gather_parameters(engine, u);
     }
     return result;
@@ -341,6 +379,9 @@ static zr_result keep_options(struct zr_engine *engine, const struct zr_engine_o
     engine->host_invisible = !options->kernels->host_visible;
     engine->rank = zr_comm_rank(options->comm);
     engine->world = zr_comm_world(options->comm);
+    engine->options.shares_parameters &= engine->world > 1;
+    /* Stage 1 has the bits of stage 0. */
+    engine->options.stage += engine->options.shares_parameters * (options->stage == 0);
     engine->exchanges_momentum = (options->stage == 0) & zr_engine_is_onebit(engine);
     open_tiers(engine);
     if (engine->options.micro_batches == 0)
@@ -459,8 +500,10 @@ void zr_engine_destroy(zr_engine *engine)
     for (unsigned t = 0; t < engine->tiers_count; t++) {
         zr_kept_pool_drop(engine->options.kept, engine->tiers[t].arena, &engine->tiers[t].sums);
         zr_kept_pool_drop(engine->options.kept, engine->tiers[t].arena, &engine->tiers[t].gradients);
-        zr_kept_pool_drop(engine->options.kept, engine->tiers[t].arena, &engine->tiers[t].parameters);
+        if (!engine->borrows_parameters)
+            zr_kept_pool_drop(engine->options.kept, engine->tiers[t].arena, &engine->tiers[t].parameters);
     }
+    zr_drop(host_arena, &engine->met);
     zr_drop(host_arena, &engine->units);
     if (engine->layout.units)
         zr_layout_end(&engine->layout);

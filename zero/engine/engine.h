@@ -327,6 +327,8 @@ struct zr_engine {
     struct zr_unit_range stay;    /* units of an offloaded optimizer that are in the device tier */
     struct zr_unit_range squared; /* units whose squares are computed in device memory */
     bool shards_parameters;       /* some unit's parameters are sharded */
+    bool borrows_parameters;      /* shares_parameters: the pool is that of rank 0 */
+    char *met;                    /* shares_parameters: [world], see zr_engine_all_gather_parameters() */
     bool keeps_secondary;         /* of some unit */
     bool exchanges_momentum;      /* see momentum.h */
 

@@ -423,18 +423,19 @@ static zr_result check_compression(const struct zr_engine_options *options)
                : ZR_OK;
 }
 
-static bool compresses(const struct zr_engine_options *options)
+/* Whether ranks have more state than their pools of parameters and of the optimizer, or have these elsewhere.
+ */
+static bool has_other_state(const struct zr_engine_options *options)
 {
-    bool any = false;
+    bool other = options->offload.optimizer || options->stashed_versions > 0 || options->outer.period > 0;
     for (unsigned kind = 0; kind < ZR_COMPRESSED_KINDS; kind++)
-        any |= options->compression.kinds[kind].on;
-    return any;
+        other |= options->compression.kinds[kind].on;
+    return other;
 }
 
 static zr_result check_snapshots(const struct zr_engine_options *options)
 {
-    bool elsewhere = options->offload.optimizer || options->stashed_versions > 0 || options->own_norm ||
-                     compresses(options) || options->outer.period > 0 || !options->kernels->host_visible;
+    bool elsewhere = options->own_norm || has_other_state(options) || !options->kernels->host_visible;
     return options->snapshots && elsewhere
                ? zr_fail(ZR_ERR_INVALID,
                          "snapshots exclude offload, asynchronous pipelines, compression, outer "
@@ -456,8 +457,7 @@ static zr_result check_kept(const struct zr_engine_options *options)
     if (options->kernels->executes && (!options->kernels->host_visible || !options->kept->take))
         return zr_fail(ZR_ERR_INVALID, "kept memory is not supported by the kernels \"%s\"",
                        options->kernels->name);
-    if (options->offload.optimizer || options->stashed_versions > 0 || options->own_norm ||
-        compresses(options) || options->outer.period > 0)
+    if (options->own_norm || has_other_state(options))
         return zr_fail(ZR_ERR_INVALID,
                        "kept memory excludes offload, asynchronous pipelines, compression and outer "
                        "steps, whose state is elsewhere");
@@ -549,6 +549,18 @@ static zr_result check_servers(const struct zr_engine_options *options)
     return ZR_OK;
 }
 
+static zr_result check_shared(const struct zr_engine_options *options)
+{
+    const bool invisible = options->kernels->executes && !options->kernels->host_visible;
+    if (!options->shares_parameters || (options->stage <= 2 && !options->kept && !options->snapshots &&
+                                        !options->servers.on && !has_other_state(options) && !invisible))
+        return ZR_OK;
+    return zr_fail(
+        ZR_ERR_INVALID,
+        "shares_parameters requires stage 0, 1 or 2 and kernels that are host_visible, without offload, "
+        "compression, kept, snapshots, servers, outer and stashed_versions");
+}
+
 zr_result zr_engine_check_options(const struct zr_engine_options *options)
 {
     if (!options->arena || !options->host_arena || !options->kernels || !options->context || !options->comm)
@@ -599,5 +611,7 @@ zr_result zr_engine_check_options(const struct zr_engine_options *options)
         result = check_outer(options);
     if (result == ZR_OK)
         result = check_servers(options);
+    if (result == ZR_OK)
+        result = check_shared(options);
     return result == ZR_OK ? check_parameters(options) : result;
 }

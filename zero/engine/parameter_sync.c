@@ -15,6 +15,14 @@ zr_result zr_engine_all_gather_parameters(struct zr_engine *engine, size_t unit)
     zr_result result = zr_engine_await_parameters(engine, unit); /* wait for this rank's shard */
     if (result != ZR_OK)
         return result;
+    if (engine->options.shares_parameters) /* the ranks meet: each has written its shard where all read it */
+        return zr_engine_gather_shards(
+            engine, unit,
+            &(struct zr_all_gather){.source = engine->met + engine->rank,
+                                    .destination = engine->met,
+                                    .shard_bytes = 1,
+                                    .label = ZR_ENGINE_LABEL(unit, ZR_LABEL_PARAMETERS),
+                                    .type = engine->comm_type});
     size_t shard_bytes = engine->layout.units[unit].shard_elements * engine->parameter_bytes;
     return zr_engine_gather_shards(
         engine, unit,

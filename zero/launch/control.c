@@ -166,6 +166,7 @@ static void wake_ring(struct zr_local_ring *ring)
 void zr_local_wake(struct zr_local_world *local)
 {
     zr_word_wake_all(&local->abort);
+    zr_word_wake_all(&local->parted);
     zr_word_wake_all(&local->turn);
     for (unsigned r = 0; r < local->world; r++) {
         for (unsigned i = 0; i < ZR_LOCAL_RINGS; i++)

@@ -68,6 +68,11 @@ struct zr_local_ring {
     _Atomic uint32_t host_consumed_sleepers;
 
     _Atomic bool open; /* in use by a communicator; used by this rank only */
+
+    /* Of ranks that are threads: the slots, and the initial values of the counters, unchanged while open. */
+    const char *slots;
+    const char *source; /* memory that peers may read directly, in place of the places */
+    uint32_t first_posted, first_host_posted;
 };
 
 /* Entry of a rank for the other members of a group that it is creating, until all members have read the
@@ -129,6 +134,7 @@ struct zr_local_rank {
     _Atomic uint32_t received_sleepers;
     _Atomic uint32_t attempts;   /* communicators of all ranks that this rank has begun to create; used by
                                   * this rank only */
+    _Atomic uint32_t whole_ring; /* of threads: index of the ring of the communicator of all ranks */
     _Atomic bool whole;          /* this rank has a communicator of all ranks; used by this rank only */
     _Atomic uint32_t heartbeats; /* counts calls on a communicator; written by this rank only */
     _Atomic uint32_t statuses;   /* counts status changes */
@@ -136,8 +142,9 @@ struct zr_local_rank {
     struct zr_local_record answers[2]; /* answers of an MPI rank, for this process only; see liveness.h */
 
     /* State for the launcher and for messages of peers. */
-    _Atomic bool ended; /* the launcher has reaped the process */
-    _Atomic bool busy;  /* a save is in progress */
+    _Atomic bool ended;    /* the launcher has reaped the process */
+    _Atomic bool busy;     /* a save is in progress */
+    _Atomic uint32_t code; /* of a thread: enum zr_local_code | exit code; 0: it runs */
     _Atomic int32_t pid;
     _Atomic uint32_t rejoins; /* the restart that this rank waits for in zr_local_rejoin(). Unless the
                                * launcher has begun it, the rank's message says why */
@@ -149,9 +156,15 @@ struct zr_local_rank {
     char message[2][ZR_LOCAL_REASON_BYTES];
 };
 
+/* A thread that fails tells its exit code before it ends, because it still waits for other threads. */
+enum zr_local_code { ZR_LOCAL_CODE_MASK = 255, ZR_LOCAL_FAILS = 256, ZR_LOCAL_HAS_ENDED = 512 };
+
 struct zr_local_world {
     unsigned world;
-    bool spins; /* the ranks fit the cores, so that a short spin before sleeping saves time */
+    bool threads; /* the ranks are threads of one process, which read each other's memory at its addresses */
+    _Atomic uint32_t parted;   /* threads that have called zr_local_part() */
+    _Atomic uint32_t faulting; /* 1 + rank of the thread that a signal kills; 0: unknown */
+    bool spins;                /* the ranks fit the cores, so that a short spin before sleeping saves time */
 
     /* 0, or the zr_result that ends every wait and the index of the message that says why. It changes
      * once, so either the run continues or all ranks see the same reason. */
@@ -277,8 +290,12 @@ struct zr_local_birth {
     pid_t launcher;
     int door; /* the launcher's, for kept memory; -1: none */
     unsigned rank;
-    bool alone; /* the launcher has only this rank; other ranks have other launchers (join.c) */
+    unsigned threads; /* ranks from `rank` on that are threads of this process; 0: the rank is the process */
+    bool alone;       /* the launcher has only this rank; other ranks have other launchers (join.c) */
 };
 _Noreturn void zr_local_become_rank(const struct zr_local_birth *birth);
+
+/* threads.c: runs the ranks of a process as threads and waits for them. Returns the process's exit code. */
+int zr_local_run_threads(const struct zr_local_birth *birth);
 
 #endif

@@ -41,6 +41,7 @@ struct launcher {
     struct zr_local_part *part;
     struct zr_local_world *local; /* part->control.local */
     unsigned alive;               /* forked ranks that have not been reaped */
+    bool process;                 /* ranks are threads, and their process has not been reaped */
     bool running[ZR_MAX_WORLD];
 
     struct zr_kept_holder holder; /* of the ranks' kept memory */
@@ -170,13 +171,16 @@ static bool begin_restart(struct launcher *launcher, const char *reason)
 static void rank_was_killed(struct launcher *launcher, unsigned rank, int signal_number)
 {
     struct zr_local_rank *dead = &launcher->local->ranks[rank];
-    char place[ZR_LOCAL_STATUS_BYTES + 8], reason[ZR_LOCAL_REASON_BYTES];
+    char place[ZR_LOCAL_STATUS_BYTES + 8], reason[ZR_LOCAL_REASON_BYTES], who[32];
     const char *name = sigdescr_np(signal_number);
     const char *hint = signal_number == SIGKILL  ? " (possibly by the system, out of memory)"
                        : signal_number == SIGBUS ? " (the system ran out of memory for a shared granule)"
                                                  : "";
     describe_place(dead, place, sizeof(place));
-    snprintf(reason, sizeof(reason), "rank %u (pid %d) was killed by signal %d (%s)%s", rank,
+    snprintf(who, sizeof(who), "rank %u", rank);
+    if (launcher->local->threads && atomic_load(&launcher->local->faulting) == 0)
+        snprintf(who, sizeof(who), "the process of all ranks");
+    snprintf(reason, sizeof(reason), "%s (pid %d) was killed by signal %d (%s)%s", who,
              (int)atomic_load(&dead->pid), signal_number, name ? name : "unknown", place);
     if (begin_restart(launcher, reason)) {
         launcher->loss[0] = '\0';
@@ -221,9 +225,38 @@ static void rank_ended(struct launcher *launcher, unsigned rank, int status)
     zr_local_wake(launcher->local);
 }
 
+/* Threads tell their exit codes. The death of their process ends all of them, first the thread at fault. */
+static void reap_threads(struct launcher *launcher)
+{
+    int status;
+    const unsigned first = launcher->part->first, end = first + launcher->part->count;
+    for (unsigned r = first; r < end; r++) {
+        const uint32_t told = atomic_load(&launcher->local->ranks[r].code);
+        const int code = (int)(told & ZR_LOCAL_CODE_MASK);
+        if (launcher->running[r] && told & ZR_LOCAL_HAS_ENDED)
+            rank_ended(launcher, r, W_EXITCODE(code, 0));
+        else if (launcher->running[r] && is_more_specific(launcher, code) && !launcher->forced)
+            rank_failed(launcher, r, code);
+    }
+    if (!launcher->process ||
+        waitpid((pid_t)atomic_load(&launcher->local->ranks[first].pid), &status, WNOHANG) <= 0)
+        return;
+    const uint32_t faulting = atomic_load(&launcher->local->faulting);
+    launcher->process = false;
+    if (faulting > 0 && launcher->running[faulting - 1])
+        rank_ended(launcher, faulting - 1, status);
+    for (unsigned r = first; r < end; r++)
+        if (launcher->running[r])
+            rank_ended(launcher, r, status);
+}
+
 static void reap(struct launcher *launcher)
 {
     int status;
+    if (launcher->options->threads) {
+        reap_threads(launcher);
+        return;
+    }
     for (unsigned r = 0; r < launcher->options->world; r++)
         if (launcher->running[r] &&
             waitpid((pid_t)atomic_load(&launcher->local->ranks[r].pid), &status, WNOHANG) > 0)
@@ -452,11 +485,13 @@ static void close_door(struct launcher *launcher)
 static zr_result fork_ranks(struct launcher *launcher)
 {
     struct zr_local_part *part = launcher->part;
-    pid_t self = getpid();
+    const unsigned threads = launcher->options->threads ? part->count : 0;
+    pid_t self = getpid(), pid = 0;
     for (unsigned r = part->first; r < part->first + part->count; r++) {
         if (launcher->running[r])
             continue;
-        pid_t pid = zr_fault(ZR_FAULT_THREAD) ? -1 : fork();
+        if (threads == 0 || r == part->first)
+            pid = zr_fault(ZR_FAULT_THREAD) ? -1 : fork();
         if (pid == 0) {
             close_other_inboxes(&part->sockets, r);
             close_links(part);
@@ -468,6 +503,7 @@ static zr_result fork_ranks(struct launcher *launcher)
                                                           .launcher = self,
                                                           .door = part->door[1],
                                                           .alone = part->elsewhere != NULL,
+                                                          .threads = threads,
                                                           .rank = r});
         }
         if (pid < 0)
@@ -475,6 +511,7 @@ static zr_result fork_ranks(struct launcher *launcher)
                            "cannot fork rank %u: raise `ulimit -u` or the cgroup's pids.max", r);
         atomic_store(&launcher->local->ranks[r].pid, (int32_t)pid);
         launcher->running[r] = true;
+        launcher->process = threads > 0;
         launcher->alive++;
     }
     return ZR_OK;
@@ -543,7 +580,7 @@ static void restart(struct launcher *launcher)
 static void watch(struct launcher *launcher)
 {
     struct zr_local_part *part = launcher->part;
-    while (launcher->alive > 0 || launcher->restarting ||
+    while (launcher->alive > 0 || launcher->process || launcher->restarting ||
            (part->elsewhere && !part->elsewhere(part) && !other_launcher_is_late(launcher))) {
         uint64_t ns = time_to_sleep_ns(launcher);
         launcher->wake_ns = launcher->now_ns + ns;
@@ -650,10 +687,16 @@ int zr_local_launch(const struct zr_launch_options *options)
         zr_local_log("world must be 1 to %d on one machine", ZR_MAX_WORLD);
         return EXIT_USAGE;
     }
+    if (options->threads && options->max_restarts > 0) {
+        zr_local_log("max_restarts requires ranks that are processes");
+        return EXIT_USAGE;
+    }
     part.count = options->world;
     zr_local_sockets_clear(&part.sockets);
     zr_result result = zr_local_control_make(&part.control, options->world);
     if (result == ZR_OK)
+        part.control.local->threads = options->threads;
+    if (result == ZR_OK && !options->threads)
         result = zr_local_sockets_make(&part.sockets, options->world);
     if (result == ZR_OK) {
         code = zr_local_watch_over(options, &part);

@@ -143,7 +143,8 @@ void zr_local_become_rank(const struct zr_local_birth *birth)
     zr_holding_set_door(birth->door);
     self.clean_up = options->clean_up;
     self.argument = options->argument;
-    atomic_store(&local->ranks[birth->rank].pid, (int32_t)getpid());
+    for (unsigned r = birth->rank; r < birth->rank + (birth->threads ? birth->threads : 1); r++)
+        atomic_store(&local->ranks[r].pid, (int32_t)getpid());
     if (birth->alone)
         zr_local_describe_orphan(local, birth->rank, self.reason);
     else
@@ -161,7 +162,8 @@ void zr_local_become_rank(const struct zr_local_birth *birth)
     prctl(PR_SET_PDEATHSIG, LAUNCHER_DIED);
     pthread_sigmask(SIG_SETMASK, &mask, NULL);
     end_without_launcher(0); /* the launcher may have died before the kernel was asked to signal its death */
-    _exit(options->rank_main(local, birth->rank, options->argument));
+    _exit(birth->threads ? zr_local_run_threads(birth)
+                         : options->rank_main(local, birth->rank, options->argument));
 }
 
 /* ---- Status -------------------------------------------------------------------------------------------- */

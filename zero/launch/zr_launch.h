@@ -41,9 +41,12 @@ struct zr_launch_options {
      * secret of ranks that meet there is a file's that only its owner can read; NULL: ZR_SECRET's of the
      * environment. */
     const char *rendezvous, *secret_file;
-    unsigned tcp_streams;  /* connections to each other rank for large messages, at most 16; 0: 2 */
-    uint64_t heartbeat_ns; /* a rank that is silent for five times this is lost; 0: 1 s */
+    unsigned tcp_streams;       /* connections to each other rank for large messages, at most 16; 0: 2 */
+    uint64_t heartbeat_ns;      /* a rank that is silent for five times this is lost; 0: 1 s */
     uint64_t rejoin_timeout_ns; /* with max_restarts: time for all ranks to meet again; 0: 60 s */
+    /* The ranks are threads of one process, which is forked here; only with the local transport, without
+     * max_restarts. Their stacks have 8 MiB. A rank calls zr_local_fail() and zr_local_part() at its end. */
+    bool threads;
 };
 
 /* Forks the ranks, forwards signals, and waits for all ranks. Call it with a single thread, before the
@@ -80,6 +83,15 @@ ZR_API uint64_t zr_local_restart_ns(const struct zr_local_world *local);
 /* A number of the program that survives restarts, such as the last saved step; 0 at first. */
 ZR_API void zr_local_set_restart_point(struct zr_local_world *local, uint64_t point);
 ZR_API uint64_t zr_local_restart_point(const struct zr_local_world *local);
+
+/* Whether the ranks are threads of one process. Each has its own last error; `local` NULL: false. */
+ZR_API bool zr_local_are_threads(const struct zr_local_world *local);
+/* The thread of a rank will end with this exit code, which is not 0: the waits of the other ranks end. Does
+ * nothing in a process with one rank, whose launcher sees its end. */
+ZR_API void zr_local_fail(struct zr_local_world *local, unsigned rank, int code);
+/* Waits until all ranks of the process have called it. A thread calls it once, after its communicators are
+ * destroyed and before it frees memory that other threads read. Does nothing in a process with one rank. */
+ZR_API void zr_local_part(struct zr_local_world *local);
 
 /* Requests of signals, weakest first. SIGUSR1: save and continue. SIGINT, SIGTERM, SIGHUP: save and end. */
 enum zr_request_kind { ZR_REQUEST_NONE = 0, ZR_REQUEST_SAVE, ZR_REQUEST_SAVE_AND_END };

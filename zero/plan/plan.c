@@ -381,6 +381,7 @@ static zr_result rehearse(struct zr_byte_plan *out, struct rehearsal *rehearsal)
             .reduce = request->reduce,
             .compression = request->compression,
             .measures_squares = request->measures_squares,
+            .shares_parameters = request->shares_parameters,
             .kept = request->keeps_state ? &(struct zr_kept_memory){.take = NULL} : NULL,
             .snapshots = request->snapshots,
             .outer = outer,

@@ -18,11 +18,12 @@ struct zr_plan_request {
     unsigned micro_batches; /* per step; 0: 1 */
     enum zr_reduce_when reduce;
     struct zr_compression compression;
-    bool measures_squares; /* see struct zr_engine_options */
-    bool served;           /* parameter servers keep the state: zr_engine_options.servers */
-    bool keeps_state;      /* state outlives the process: zr_engine_options.kept */
-    bool snapshots;        /* saves are written by a thread: zr_engine_options.snapshots */
-    bool backs_up;         /* with copies on other ranks: zr_engine_options.backup */
+    bool measures_squares;  /* see struct zr_engine_options */
+    bool served;            /* parameter servers keep the state: zr_engine_options.servers */
+    bool keeps_state;       /* state outlives the process: zr_engine_options.kept */
+    bool snapshots;         /* saves are written by a thread: zr_engine_options.snapshots */
+    bool backs_up;          /* with copies on other ranks: zr_engine_options.backup */
+    bool shares_parameters; /* see struct zr_engine_options */
     enum zr_precision precision;
     struct zr_optimizer_options optimizer;
     size_t bucket_bytes;                     /* maximum size of a bucket */

@@ -124,6 +124,7 @@ zr_result zr_trainer_state_open(struct zr_trainer_state *out, const struct zr_tr
                                                       .snapshots = options->snapshots,
                                                       .backup = options->mesh->backup,
                                                       .backup_distance = options->mesh->backup_distance,
+                                                      .shares_parameters = options->shares_parameters,
                                                       .outer = outer,
                                                       .servers = options->servers,
                                                       .precision = options->precision,

@@ -25,6 +25,7 @@ struct zr_trainer_state_options {
     bool measures_squares;             /* see struct zr_engine_options */
     const struct zr_kept_memory *kept; /* likewise */
     bool snapshots;                    /* likewise */
+    bool shares_parameters;            /* likewise */
     struct zr_outer outer;             /* its communicator is the mesh's */
     struct zr_servers servers;
     enum zr_precision precision;

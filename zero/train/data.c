@@ -197,6 +197,12 @@ zr_result zr_data_open(struct zr_data *out, const struct zr_data_options *option
     return result;
 }
 
+void zr_data_share(struct zr_data *out, const struct zr_data *of)
+{
+    *out = *of;
+    zr_token_files_share(&out->files, &of->files);
+}
+
 void zr_data_close(struct zr_data *data)
 {
     zr_token_files_close(&data->files);

@@ -64,6 +64,8 @@ struct zr_data {
  * window. ZR_ERR_IO, ZR_ERR_FORMAT, ZR_ERR_INVALID: the message names the file and the fix. On failure *out
  * is closed. */
 zr_result zr_data_open(struct zr_data *out, const struct zr_data_options *options);
+/* Opens the data of a thread with the files of another struct, see zr_token_files_share(). */
+void zr_data_share(struct zr_data *out, const struct zr_data *of);
 /* A struct of zeros is closed. */
 void zr_data_close(struct zr_data *data);
 /* Checks the syntax of a source; NULL: valid, else a message without the text. */

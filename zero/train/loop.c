@@ -993,6 +993,7 @@ static int run_until_lost(struct zr_local_world *local, unsigned rank, void *arg
         result = say_lost_logs(&loop, closed);
     bool early = ended_before_admission(&loop, result);
     zr_saves_close(&loop.saves);
+    zr_local_fail(local, rank, early ? 0 : (int)exit_of(&loop, result));
     zr_history_close(&loop.history);
     zr_prove_close(loop.prove);
     zr_messages_close(&loop.messages);

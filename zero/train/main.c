@@ -26,6 +26,7 @@
 #define SAVE_WITHIN_NS (300 * UINT64_C(1000000000))
 
 static struct zr_train_config config; /* survives the fork; read-only after parsing */
+static struct zr_data data;           /* likewise, for ranks that are threads */
 
 static void clean_up(void *argument)
 {
@@ -36,16 +37,18 @@ static void clean_up(void *argument)
     zr_model_export_clean_up(run->export);
 }
 
-/* Reports problems of the data once, before any rank exists. */
+/* Reports problems of the data once, before any rank exists. Ranks that are threads share the open data. */
 static zr_result check_data(void)
 {
-    struct zr_data data;
     struct zr_data_options options = zr_rank_data_options(&config);
     zr_result result = zr_data_open(&data, &options);
     if (result != ZR_OK)
         return result;
     result = zr_data_scan(&data);
-    zr_data_close(&data);
+    if (config.ranks_as == ZR_RANKS_AS_THREADS)
+        config.data_of_ranks = &data;
+    else
+        zr_data_close(&data);
     return result;
 }
 
@@ -231,6 +234,7 @@ int main(int argc, char **argv)
                                         .save_within_ns = config.save[0] ? SAVE_WITHIN_NS : 0,
                                         .ends_process = true,
                                         .max_restarts = config.served ? 0 : config.max_restarts,
+                                        .threads = config.ranks_as == ZR_RANKS_AS_THREADS,
                                         .rendezvous = config.rendezvous[0] ? config.rendezvous : NULL,
                                         .secret_file = config.secret_file[0] ? config.secret_file : NULL,
                                         .tcp_streams = config.tcp_streams,

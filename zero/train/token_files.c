@@ -36,12 +36,19 @@ zr_result zr_token_files_open(struct zr_token_files *out)
     return out->files ? ZR_OK : ZR_ERR_HOST_MEMORY;
 }
 
+void zr_token_files_share(struct zr_token_files *out, const struct zr_token_files *of)
+{
+    *out = *of;
+    out->shares = true;
+    memset(out->open_file, 0, sizeof out->open_file);
+}
+
 void zr_token_files_close(struct zr_token_files *files)
 {
     for (size_t i = 0; i < ZR_TOKEN_FILES_OPEN; i++)
         if (files->open_file[i])
             zr_file_close(&files->open[i]);
-    if (files->files)
+    if (files->files && !files->shares)
         zr_pages_give(files->files, PAGES_BYTES);
     *files = (struct zr_token_files){.files = NULL};
 }

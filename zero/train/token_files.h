@@ -28,6 +28,7 @@ struct zr_token_files {
     uint64_t bytes;    /* of all tokens */
     size_t files_count;
     struct zr_token_file *files; /* [files_count]; with the paths in pages of its own; NULL: closed */
+    bool shares;                 /* the pages are another list's */
     char *path_end;              /* behind the last path */
     struct zr_file open[ZR_TOKEN_FILES_OPEN]; /* file i is at i modulo their number, if it is open */
     size_t open_file[ZR_TOKEN_FILES_OPEN];    /* the file's number + 1; 0: none */
@@ -36,6 +37,8 @@ struct zr_token_files {
 /* Opens an empty list; `out` is zeros with text, type and vocabulary set. ZR_ERR_HOST_MEMORY. Close it in any
  * case; a struct of zeros is closed. */
 zr_result zr_token_files_open(struct zr_token_files *out);
+/* Opens a list with the files of another, which outlives it and is not changed. Threads may share one. */
+void zr_token_files_share(struct zr_token_files *out, const struct zr_token_files *of);
 void zr_token_files_close(struct zr_token_files *files);
 
 /* Adds the files of a pattern, sorted by name: a path in which * and ? stand for characters of one folder's

@@ -32,10 +32,10 @@ struct zr_stack {
     void *pages; /* page aligned */
     size_t bytes;
 };
-zr_result zr_thread_start_on(struct zr_thread *out, struct zr_stack stack, void *(*run)(void *),
-                             void *argument);
+ZR_PRIVATE_API zr_result zr_thread_start_on(struct zr_thread *out, struct zr_stack stack,
+                                            void *(*run)(void *), void *argument);
 /* Waits for the end of the thread on the caller's stack; asserts that it did not run over. */
-void zr_thread_join_on(struct zr_thread *thread);
+ZR_PRIVATE_API void zr_thread_join_on(struct zr_thread *thread);
 /* Waits for the end of the thread and frees its stack, if that is its own; asserts that it did not run over.
  * A struct that was never started, all zeros, is fine. */
 ZR_PRIVATE_API void zr_thread_join(struct zr_thread *thread);

@@ -32,6 +32,7 @@ struct test_case {
     size_t bucket_bytes, granule_bytes;
     enum zr_comm_algorithm algorithm;
     unsigned world;
+    bool threads; /* ranks are threads */
     uint64_t seed;
 };
 
@@ -72,6 +73,7 @@ static inline int run_rank(struct zr_local_world *local, unsigned rank, void *ar
     if (env.failures)
         return 1;
     test->body(&env);
+    zr_local_part(local);
     check_ok(&env, zr_arena_destroy(env.arena, &leaked_bytes));
     check(&env, leaked_bytes == 0, "%zu bytes leaked", leaked_bytes);
     check_ok(&env, zr_backend_destroy(env.backend));
@@ -82,8 +84,11 @@ static inline int launch(const struct test_case *test)
 {
     struct test_case copy = *test;
     fflush(stdout); /* what is buffered would be written by every rank */
-    return zr_local_launch(
-        &(struct zr_launch_options){.world = test->world, .rank_main = run_rank, .argument = &copy});
+    return zr_local_launch(&(struct zr_launch_options){.struct_bytes = sizeof(struct zr_launch_options),
+                                                       .world = test->world,
+                                                       .rank_main = run_rank,
+                                                       .argument = &copy,
+                                                       .threads = test->threads});
 }
 
 static inline struct zr_comm_options options_of(const struct environment *rank)

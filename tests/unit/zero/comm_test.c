@@ -107,6 +107,14 @@ static void test_mapped(void)
     tap_is(launch(&(struct test_case){
                .body = body_mapped, .world = 3, .bucket_bytes = 65536, .granule_bytes = 4096, .seed = seed}),
            0, "3 ranks: small ones through the ring, large ones from memory to memory");
+    for (unsigned world = 2; world <= 3; world++)
+        tap_is(launch(&(struct test_case){.body = world == 2 ? body_operations : body_mapped,
+                                          .world = world,
+                                          .bucket_bytes = 4096,
+                                          .algorithm = world == 2 ? ZR_COMM_RING : ZR_COMM_DIRECT,
+                                          .threads = true,
+                                          .seed = seed}),
+               0, "%u threads: every operation", world);
     tap_is(launch(&(struct test_case){.body = body_half_mapped,
                                       .world = 3,
                                       .bucket_bytes = 4096,

@@ -173,6 +173,9 @@ static zr_result register_rank(struct local_comm *comm, const struct zr_local_po
         return zr_fail(ZR_ERR_INVALID, "rank %u has %d communicators, the maximum", comm->base.run_rank,
                        ZR_LOCAL_RINGS);
     comm->lent = atomic_load(&comm->ring->lent);
+    comm->ring->slots = NULL;
+    comm->ring->first_posted = atomic_load(&comm->ring->posted);
+    comm->ring->first_host_posted = atomic_load(&comm->ring->host_posted);
     comm->peers[position->rank].ring = comm->ring;
     comm->peers[position->rank].posted = atomic_load(&comm->ring->posted);
     comm->peers[position->rank].host_posted = atomic_load(&comm->ring->host_posted);
@@ -219,6 +222,8 @@ zr_result zr_local_prepare(struct local_comm **out, const struct zr_comm_options
     if (result == ZR_OK)
         result = zr_take(options->arena, ZR_TAG_COMM, zr_comm_ring_bytes(world, options->bucket_bytes), 1,
                          (void **)&comm->slots);
+    if (comm->ring)
+        comm->ring->slots = comm->slots;
     if (result == ZR_OK)
         result = zr_comm_thread_start(&comm->base);
     if (result == ZR_OK && zr_comm_by_stream(&comm->base))
@@ -241,6 +246,14 @@ void zr_local_calls_open(struct local_comm *comm)
         ranks[p] = comm->peers[p].rank;
     zr_calls_open(&comm->base,
                   UINT64_C(1) << 63 | (uint64_t)first->rank << 48 | ring << 32 | first->host_posted, ranks);
+}
+
+void zr_local_find_thread(struct zr_local_peer *peer, struct zr_local_ring *ring)
+{
+    peer->ring = ring;
+    peer->posted = ring->first_posted;
+    peer->host_posted = ring->first_host_posted;
+    peer->slots = ring->slots;
 }
 
 /* Publishes this rank's result and reads the peers', so that all ranks have a communicator or none has. */
@@ -309,13 +322,18 @@ zr_result zr_comm_local_create(zr_comm **out, const struct zr_comm_options *opti
         result = zr_local_prepare(&comm, &own, &position);
     struct zr_local_share share = share_of(local, rank, comm);
     snprintf(words, sizeof(words), "%s", zr_last_error());
-    zr_result shared = zr_local_share_rings(&share, comm ? comm->peers : NULL);
+    if (comm)
+        atomic_store(&local->ranks[rank].whole_ring, share.ring);
+    zr_result shared = local->threads ? ZR_OK : zr_local_share_rings(&share, comm ? comm->peers : NULL);
     if (result == ZR_OK && shared != ZR_OK)
         snprintf(words, sizeof(words), "%s", zr_last_error());
     result = result == ZR_OK ? shared : result;
     if (result == ZR_OK)
         zr_local_mappings_open(comm);
     zr_result agreed = agree(&share, result);
+    for (unsigned p = 0; p < local->world && local->threads && result == ZR_OK && agreed == ZR_OK; p++)
+        zr_local_find_thread(&comm->peers[p],
+                             &local->ranks[p].rings[atomic_load(&local->ranks[p].whole_ring)]);
     if (result == ZR_OK && agreed == ZR_OK) {
         zr_local_calls_open(comm);
         zr_calls_name(&comm->base, "world");

@@ -52,6 +52,9 @@ struct zr_local_peer {
     struct zr_local_mapping mapping;
 };
 
+/* local.c: the ring of a peer that is another thread of this process, in the peer's memory. */
+void zr_local_find_thread(struct zr_local_peer *peer, struct zr_local_ring *ring);
+
 /* share.c: sends this rank's ring to all ranks of the run and maps theirs into peers[world]. Entries of
  * this rank and of ranks whose ring did not arrive are unchanged. `peers` is NULL if `mine` is. Collective
  * per attempt, failed ranks included. */

@@ -81,6 +81,10 @@ static zr_result describe(const struct creation *creation)
 {
     struct zr_segment *segments = segments_of(creation, creation->members->rank);
     size_t count = ZR_LOCAL_PLACES, lead_bytes;
+    creation->own->ring =
+        (uint32_t)(creation->comm->ring - creation->local->ranks[creation->comm->base.run_rank].rings);
+    if (creation->local->threads)
+        return ZR_OK;
     zr_result result = zr_block_export(creation->comm->base.options.arena, creation->comm->slots, segments,
                                        &count, &lead_bytes);
     if (result == ZR_ERR_INVALID)
@@ -97,8 +101,6 @@ static zr_result describe(const struct creation *creation)
         creation->comm->file_fd = creation->comm->backend->can.descriptors ? -1 : segments[0].fd;
     }
     creation->own->lead_bytes = lead_bytes;
-    creation->own->ring =
-        (uint32_t)(creation->comm->ring - creation->local->ranks[creation->comm->base.run_rank].rings);
     creation->own->posted = creation->comm->peers[creation->members->rank].posted;
     creation->own->host_posted = creation->comm->peers[creation->members->rank].host_posted;
     return result;
@@ -141,6 +143,10 @@ static zr_result map_ring(const struct creation *creation, unsigned p)
     struct zr_local_peer *peer = &creation->comm->peers[p];
     struct zr_segment known[ZR_LOCAL_PLACES], *segments = theirs->passes ? segments_of(creation, p) : known;
     int fd = creation->parent->peers[creation->members->ranks[p]].mapping.fd;
+    if (creation->local->threads) {
+        zr_local_find_thread(peer, &creation->local->ranks[creation->ranks[p]].rings[theirs->ring]);
+        return ZR_OK;
+    }
     for (uint32_t i = 0; i < theirs->places_count && !theirs->passes; i++)
         segments[i] = (struct zr_segment){
             .fd = fd, .offset_bytes = theirs->places[i].offset_bytes, .bytes = theirs->places[i].bytes};
@@ -271,6 +277,7 @@ zr_result zr_local_group(struct zr_comm **out, struct zr_comm *base, const struc
     creation.key = key_of(ranks, members->count);
     atomic_fetch_add(&creation.own->number, 1);
     creation.own->passes = false;
+    creation.own->places_count = 0;
     outcome.mine = take_lists(&creation);
     if (outcome.mine == ZR_OK)
         outcome.mine = zr_local_prepare(

@@ -61,7 +61,7 @@ void zr_local_mappings_open(struct local_comm *comm)
     comm->own_fd = -1;
     comm->mapping_bytes = 0;
     if (comm->base.options.algorithm == ZR_COMM_RING || !comm->backend->can.host_visible ||
-        !comm->backend->can.aliases ||
+        !comm->backend->can.aliases || comm->base.local->threads ||
         zr_block_segments(comm->base.options.arena, comm->slots, false, segments, &count, &lead_bytes) !=
             ZR_OK)
         return;
@@ -112,6 +112,10 @@ bool zr_local_expose(struct local_comm *comm, const void *source, size_t bytes)
     struct zr_block_info block;
     struct zr_segment segments[ZR_LOCAL_PLACES];
     size_t count = ZR_LOCAL_PLACES, lead_bytes;
+    if (comm->base.local->threads) {
+        comm->ring->source = source;
+        return true;
+    }
     if (comm->mapping_bytes == 0)
         return false;
     if (bytes == 0 || expose_window(comm, source, bytes))
@@ -178,6 +182,10 @@ zr_result zr_local_map(struct local_comm *comm, unsigned peer, size_t offset, st
     struct zr_local_mapping *mapping = &comm->peers[peer].mapping;
     size_t left = theirs->lead_bytes + offset;
     unsigned i = 0;
+    if (comm->base.local->threads) {
+        *out = (struct zr_local_view){.at = theirs->source + offset, .bytes = SIZE_MAX};
+        return ZR_OK;
+    }
     if (theirs->in_window)
         return map_window(comm, peer, left, out);
     while (i < theirs->places_count && left >= theirs->places[i].bytes)

@@ -43,7 +43,8 @@ static zr_result open_host_memory(struct zr_rank *rank, size_t reserve_bytes)
     if (result == ZR_OK)
         result = zr_heap_start(rank->host_arena);
     rank->heap_started = result == ZR_OK;
-    return result;
+    /* Threads share the heap of the first one, which stops it after all have parted. */
+    return result == ZR_ERR_INVALID && zr_local_are_threads(rank->local) ? ZR_OK : result;
 }
 
 /* Prints that ZR_CONF=service:on has no effect without a running zrd. */
@@ -269,7 +270,9 @@ zr_result zr_rank_open(struct zr_rank *out, const struct zr_train_config *config
         result = open_trace(out);
     if (result == ZR_OK)
         result = open_peers(out);
-    if (result == ZR_OK && config->command == ZR_COMMAND_TRAIN)
+    if (config->data_of_ranks)
+        zr_data_share(&out->data, config->data_of_ranks);
+    else if (result == ZR_OK && config->command == ZR_COMMAND_TRAIN)
         result = zr_data_open(&out->data, &data);
     if (result == ZR_OK)
         result = zr_thread_pool_create(&out->pool,
@@ -305,6 +308,7 @@ zr_result zr_rank_open(struct zr_rank *out, const struct zr_train_config *config
                                                .measures_squares = config->noise_decay > 0,
                                                .kept = out->keep ? &out->kept : NULL,
                                                .snapshots = config->save_background,
+                                               .shares_parameters = zr_train_shares_parameters(config),
                                                .outer = config->outer,
                                                .servers = servers,
                                                .precision = zr_train_precision(config),
@@ -342,6 +346,7 @@ zr_result zr_rank_close(struct zr_rank *rank)
     zr_service_on_deferral(zr_service_host(), NULL, NULL);
     zr_plan_reservations_end(&rank->reservations);
     zr_rehearsal_destroy(rank->places);
+    zr_local_part(rank->local);
     if (rank->traced)
         zr_trace_stop(rank->arena);
     if (rank->host_tier)

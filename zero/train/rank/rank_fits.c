@@ -12,12 +12,22 @@
  * for each thread that allocates. */
 enum { LIBRARY_MIB = 64, LIBRARY_THREAD_MIB = 72 };
 
+/* Memory of the machine for all ranks here, if each takes as much as this one. Threads share parameters. */
+static uint64_t bytes_here(const struct zr_rank *rank, size_t each_bytes)
+{
+    const unsigned ranks = rank->config->ranks_here,
+                   without = zr_train_shares_parameters(rank->config)
+                                 ? ranks - ranks / zr_train_shards(rank->config)
+                                 : 0;
+    return (uint64_t)each_bytes * ranks - (uint64_t)rank->plan.peak_by_tag_bytes[ZR_TAG_PARAM] * without;
+}
+
 zr_result zr_rank_check_plan_fits(const struct zr_rank *rank)
 {
     const struct zr_train_config *config = rank->config;
     size_t device = rank->plan.peak_reserved_bytes, host = rank->plan.host_reserved_bytes,
            need = rank->device ? host : device + host; /* both are host memory, unless there is a GPU */
-    uint64_t all = (uint64_t)need * config->ranks_here;
+    uint64_t all = bytes_here(rank, need);
     struct zr_machine machine;
     char number[3][ZR_NUMBER_ROOM];
 

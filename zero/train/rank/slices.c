@@ -202,6 +202,10 @@ zr_result zr_slices_begin(struct zr_rank *rank)
     struct zr_service *other = slice_service(rank) == card ? zr_service_host() : card;
     if (!zr_service_wanted())
         return ZR_OK;
+    if (zr_local_are_threads(rank->local))
+        return zr_fail(ZR_ERR_INVALID,
+                       "--ranks-as threads cannot run under zrd, which admits a process by one byte "
+                       "plan; leave it out, or set ZR_CONF=service:off");
     zr_result result = admit(rank);
     if (result == ZR_OK && other) /* its memory may have to wait once for another run's time slice */
         result = await_slice(rank, other, &wait);

@@ -129,6 +129,10 @@ static void print_model(struct zr_text_page *page, const struct zr_train_config 
     zr_text_print(&page->text, "ZeRO stage %u, %s; %u %s each\n", config->stage,
                   zr_train_precision_name(config), config->threads,
                   config->threads == 1 ? "thread" : "threads");
+    if (zr_train_shares_parameters(config))
+        zr_text_print(
+            &page->text,
+            "ranks are threads: data rank 0 keeps the parameters of all, and each updates a shard\n");
     if (shape->fp8) {
         unsigned all, suited = zr_shape_fp8_matrices(shape, &all);
         zr_text_print(&page->text, "fp8: products by %u of a block's %u matrices%s\n", suited, all,

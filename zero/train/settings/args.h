@@ -47,6 +47,9 @@ enum { ZR_TRAIN_COMM_NCCL = ZR_CARRIER_TCP + 1 };
 /* --comm ps: ranks are workers of parameter servers, see servers/servers.h; their own messages are local. */
 enum { ZR_TRAIN_COMM_PS = ZR_TRAIN_COMM_NCCL + 1 };
 
+/* --ranks-as: a process for each rank, or one process with a thread for each. */
+enum zr_ranks_as { ZR_RANKS_AS_PROCESSES = 0, ZR_RANKS_AS_THREADS };
+
 enum zr_rate_kind {
     ZR_RATE_COSINE = 0,
     ZR_RATE_LINEAR,
@@ -125,20 +128,22 @@ struct zr_train_config {
     char secret_file[ZR_TRAIN_PATH_ROOM]; /* --secret-file; "": ZR_SECRET */
     unsigned rank;                        /* --rank */
     unsigned tcp_streams;
-    double heartbeat;                  /* seconds */
-    bool deterministic;                /* NCCL sums in rank order */
-    unsigned comm_timeout;             /* seconds */
-    unsigned max_restarts;             /* of killed ranks */
-    unsigned redundancy;               /* 2: each rank's state has a copy on another rank */
-    double rejoin_within;              /* seconds */
-    struct zr_start start;             /* launcher of the ranks */
-    unsigned ranks_here;               /* ranks on this machine */
-    unsigned groups;                   /* --groups: each has a mesh of world / groups ranks */
-    unsigned servers, replicas;        /* of --comm ps */
-    char ps[32], staleness[32];        /* --ps and --staleness; "": sync, none */
-    struct zr_ps_timing timing;        /* of them */
-    struct zr_ps_staleness correction; /* likewise */
-    char worker_sleep[256];            /* --worker-sleep, and its numbers */
+    double heartbeat;                    /* seconds */
+    bool deterministic;                  /* NCCL sums in rank order */
+    unsigned comm_timeout;               /* seconds */
+    unsigned max_restarts;               /* of killed ranks */
+    unsigned redundancy;                 /* 2: each rank's state has a copy on another rank */
+    unsigned ranks_as;                   /* enum zr_ranks_as */
+    const struct zr_data *data_of_ranks; /* opened before ranks that are threads, which share it; else NULL */
+    double rejoin_within;                /* seconds */
+    struct zr_start start;               /* launcher of the ranks */
+    unsigned ranks_here;                 /* ranks on this machine */
+    unsigned groups;                     /* --groups: each has a mesh of world / groups ranks */
+    unsigned servers, replicas;          /* of --comm ps */
+    char ps[32], staleness[32];          /* --ps and --staleness; "": sync, none */
+    struct zr_ps_timing timing;          /* of them */
+    struct zr_ps_staleness correction;   /* likewise */
+    char worker_sleep[256];              /* --worker-sleep, and its numbers */
     uint64_t worker_sleeps[ZR_TRAIN_SLEEPS_MAX];
     unsigned worker_sleeps_count;
     const struct zr_served_run *served; /* with --comm ps, from zr_served_start() on */
@@ -349,6 +354,15 @@ static inline bool zr_train_compresses_data(const struct zr_train_config *config
 static inline bool zr_train_compresses(const struct zr_train_config *config)
 {
     return zr_train_compresses_data(config) || config->compression.activations[0] != ZR_PACKING_ONEBIT;
+}
+/* Whether the data ranks of a place keep whole parameters once: see struct zr_engine_options. Settings by
+ * which ranks have parameters of their own between steps, or keep them elsewhere, are left out. */
+static inline bool zr_train_shares_parameters(const struct zr_train_config *config)
+{
+    const struct zr_pipeline pipeline = zr_stages_pipeline(&config->stages, NULL);
+    return config->ranks_as == ZR_RANKS_AS_THREADS && zr_train_shards(config) > 1 && config->stage <= 2 &&
+           config->offload_optimizer == ZR_TIER_NONE && !zr_train_compresses_data(config) &&
+           config->outer.period == 0 && !zr_pipeline_is_asynchronous(&pipeline);
 }
 /* Whether gradients are sent by a method / by one that keeps errors, see zero/engine/errors.h. */
 static inline bool zr_compression_is_by(const struct zr_compression *compression,

@@ -99,6 +99,8 @@ const struct zr_flag zr_flags[] = {
            "of parameters, gradients, activations; fp8: bf16, fp8 products"),
 
     COUNT("ranks", memory, world, "1", 1, 256, "processes that train together"),
+    CHOICE("ranks-as", memory, ranks_as, "processes", "processes|threads",
+           "threads: one process, parameters in memory once"),
     COUNT("tp", memory, shape.tensor, "1", 1, 256, "ranks that divide each layer (tensor parallel)"),
     COUNT("cp", memory, shape.context, "1", 1, 256,
           "ranks that divide each sequence (context parallel, ring attention)"),

@@ -258,6 +258,28 @@ static const char *redundancy_conflict(const struct zr_train_config *config)
                : NULL;
 }
 
+/* Message about an option that contradicts --ranks-as threads; NULL: none. */
+static const char *threads_conflict(const struct zr_train_config *config)
+{
+    return config->ranks_as != ZR_RANKS_AS_THREADS ? NULL
+           : config->by_mpi || config->comm != ZR_CARRIER_LOCAL
+               ? "--ranks-as threads requires --comm local: the other transports connect processes"
+           : config->start.kind != ZR_START_FORK
+               ? "--ranks-as threads requires ranks that zr-train starts, with --ranks; torchrun and srun start "
+                 "processes"
+           : config->backend == ZR_TRAIN_CUDA
+               ? "--ranks-as threads requires --backend host: a process has one GPU here"
+           : config->max_restarts > 0
+               ? "--max-restarts replaces processes and cannot be combined with --ranks-as threads, whose ranks die "
+                 "together; leave one of the two out"
+           : config->save_background
+               ? "--save-background cannot be combined with --ranks-as threads; leave one of the two out"
+           : config->spill
+               ? "--spill swaps out a process for each rank and cannot be combined with --ranks-as threads; leave "
+                 "one of the two out"
+               : NULL;
+}
+
 /* Message about options that groups require or exclude; NULL: none. */
 static const char *outer_conflict(const struct zr_train_config *config)
 {
@@ -338,6 +360,8 @@ static const char *option_conflict(const struct zr_train_config *config)
         return restart_conflict(config);
     if (redundancy_conflict(config))
         return redundancy_conflict(config);
+    if (threads_conflict(config))
+        return threads_conflict(config);
     if (trainable_conflict(config))
         return trainable_conflict(config);
     if (!is_left_open(config, "stage") && zr_train_offload_words(config))
