@@ -121,9 +121,12 @@ void zr_saves_look(struct zr_saves *saves)
 
 void zr_saves_close(struct zr_saves *saves)
 {
-    const uint64_t step = saves->background.step;
-    if (saves->background.under_way && zr_background_save_end(&saves->background) == ZR_OK)
-        note_saved(saves, step);
+    if (!saves->background.under_way)
+        return;
+    if (zr_background_save_end(&saves->background) == ZR_OK)
+        note_saved(saves, saves->background.step);
+    else if (zr_rank_logs(saves->rank))
+        zr_say("step %" PRIu64 " is not saved: %s", saves->background.step, zr_last_error());
 }
 
 /* Copies the state, and starts the thread that saves it. */

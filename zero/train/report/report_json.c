@@ -271,6 +271,8 @@ static json_t *rank_object(const struct ranks_view *view, const struct zr_rank_r
                                       number(rank->delayed_waiting_seconds)));
     if (rank->outer.round_bytes > 0)
         json_object_set_new(object, "outer", exchanged(view, &rank->outer));
+    if (view->config->save_background)
+        json_object_set_new(object, "planned_snapshot_bytes", count_of(rank->planned_snapshot_bytes));
     if (view->config->redundancy > 1) {
         json_t *copies = json_pack("{s:o}", "planned_bytes", count_of(rank->planned_backup_bytes));
         if (view->measured) {
