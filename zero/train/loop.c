@@ -716,7 +716,7 @@ static zr_result run(struct loop *loop, struct zr_local_world *local, unsigned r
             zr_say("--max-restarts: %s, so a restart continues from the last save",
                    zr_rank_kept_words(config));
         zr_card_say_memory(&loop->rank);
-        if (zr_local_restarts(local) > 0 && done < config->steps)
+        if (zr_local_restart_ns(local) > 0 && done < config->steps)
             zr_say("step %" PRIu64 " begins %.2f s after the loss of a rank", done + 1,
                    (double)zr_local_restart_ns(local) * 1e-9);
         zr_progress_start(&loop->progress, done, config->steps);
