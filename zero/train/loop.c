@@ -876,7 +876,7 @@ static zr_result run(struct loop *loop, struct zr_local_world *local, unsigned r
                 "kept memory%s has no step to which all ranks can return; the run continues after step %" PRIu64,
                 config->redundancy > 1 ? " with its copies" : "", done);
         zr_card_say_memory(&loop->rank);
-        if (zr_local_restarts(local) > 0 && done < config->steps)
+        if (zr_local_restart_ns(local) > 0 && done < config->steps)
             zr_say("step %" PRIu64 " begins %.2f s after the loss of a rank", done + 1,
                    (double)zr_local_restart_ns(local) * 1e-9);
         zr_progress_start(&loop->progress, done, config->steps);

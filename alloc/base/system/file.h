@@ -72,7 +72,7 @@ ZR_PRIVATE_API zr_result zr_file_sync(const struct zr_file *file);
 /* The same for what is no struct zr_file: errors are errno's, without words. */
 #define ZR_PRESENT_POSITION (-1) /* of a file, a pipe */
 /* Reads `bytes` at `offset`; fewer only at the end. -1: errno. Waits where a descriptor is non-blocking. */
-ssize_t zr_read_all(int fd, int64_t offset, void *data, size_t bytes);
+ZR_PRIVATE_API ssize_t zr_read_all(int fd, int64_t offset, void *data, size_t bytes);
 /* Writes all of `bytes`; false: errno (ENOSPC where the system took nothing and gave no reason). */
 ZR_PRIVATE_API bool zr_write_all(int fd, int64_t offset, const void *data, size_t bytes);
 /* The beginning of a small file of the system's, ended by a zero. Returns its bytes, 0: there is none. */

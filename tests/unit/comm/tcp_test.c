@@ -415,6 +415,24 @@ static void body_stopped(struct peer *peer)
     zr_tcp_abort(&peer->transport, false);
 }
 
+/* Rank 0 computes: it calls no function of the transport, whose thread finds that rank 1 has stopped. */
+static void body_computing(struct peer *peer)
+{
+    struct zr_tcp *tcp = peer->transport.state;
+    unsigned turns = 0;
+    bool lost = false;
+    if (peer->rank == 1)
+        raise(SIGSTOP);
+    while (!lost) {
+        give_way(&turns);
+        pthread_mutex_lock(&tcp->lock);
+        lost = tcp->peers[1].lost;
+        pthread_mutex_unlock(&tcp->lock);
+    }
+    kill(pids[1], SIGKILL);
+    zr_tcp_abort(&peer->transport, false);
+}
+
 /* A rank that fails says so, so that no rank waits for its successor. */
 static void body_failed(struct peer *peer)
 {
@@ -720,6 +738,8 @@ int main(void)
            "a killed rank: the others continue");
     tap_is(meet_ranks(&(struct meeting){.body = body_stopped, .world = 3, .heartbeat_ns = SECOND * 3 / 10}),
            0, "a stopped rank is lost after five heartbeats of 300 ms");
+    tap_is(meet_ranks(&(struct meeting){.body = body_computing, .world = 2, .heartbeat_ns = SECOND / 10}), 0,
+           "a stopped rank is lost while the other one computes");
     tap_is(meet_ranks(&(struct meeting){.body = body_failed, .world = 2}), 0,
            "a rank that fails ends the run");
     tap_is(meet_ranks(&(struct meeting){.body = body_nothing, .world = 3, .before = come_first}), 0,

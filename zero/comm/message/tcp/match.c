@@ -625,7 +625,7 @@ bool zr_tcp_take_frame(struct zr_tcp *tcp, struct zr_tcp_stream *stream, const c
         take_withdrawal(tcp, stream);
         return true;
     case ZR_TCP_BYE:
-        peer->failed = frame->tag != 0;
+        peer->failed = frame->tag == 1;
         peer->left = !peer->failed;
         if (peer->failed)
             zr_tcp_lose(tcp, stream->peer, "has failed and ends the run");
