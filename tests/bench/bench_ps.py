@@ -28,7 +28,7 @@ def run(row, data, seconds):
     for file in (log, report):
         if os.path.exists(file):
             os.unlink(file)
-    process = subprocess.Popen([ZR_TRAIN] + arguments(**{**SHAPE, "data": data, "ps": row.split(",")[0], "log": log, "json": report, **ROWS[row]}),
+    process = subprocess.Popen([ZR_TRAIN] + arguments(**{**SHAPE, "data": data, "ps": row.split(",")[0], "log": log, "json": report, "save": path("saved"), "save_every": 0, **ROWS[row]}),
                                stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     in_steps(log)
     try:

@@ -10,6 +10,8 @@ zr_result zr_served_pull(struct zr_engine *engine, size_t unit)
 {
     const struct zr_servers *servers = &engine->options.servers;
     struct zr_unit_state *state = &engine->units[unit];
+    if (!state->pulled)
+        zr_state_store_end(&engine->state_tier->store);
     if (state->pulled || state->steps == 0 || engine->simulated)
         return ZR_OK;
     const struct zr_server_tensors to = zr_state_served_tensors(
@@ -70,5 +72,6 @@ zr_result zr_served_touch(struct zr_engine *engine)
         return ZR_OK;
     zr_result result = zr_engine_take_owned(engine, largest, &owned);
     zr_result given = zr_engine_give_owned(engine, largest, false);
+    zr_state_store_end(&engine->state_tier->store);
     return result == ZR_OK ? given : result;
 }

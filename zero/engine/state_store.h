@@ -76,6 +76,7 @@ struct zr_state_store {
     struct zr_nvme_state *file;       /* file store only */
     /* Store of parameter servers only: the state of the taken unit, and [the most of a unit] for a call. */
     float *taken;
+    size_t held; /* whose state `taken` is; SIZE_MAX: none's */
     struct zr_server_tensor *tensors;
 };
 

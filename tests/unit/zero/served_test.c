@@ -16,7 +16,7 @@ static const float rate = 0.5f;
 
 struct servers {
     float state[KINDS][ELEMENTS], sum[ELEMENTS];
-    unsigned pulls[UNITS], pushes[UNITS], clocks;
+    unsigned pulls[UNITS], pushes[UNITS], clocks, reads;
 };
 
 static zr_result pull(void *state, const struct zr_server_tensors *to)
@@ -52,6 +52,7 @@ static zr_result end_step(void *state, float of_step)
 
 static zr_result read_state(void *state, unsigned kind, const struct zr_server_tensors *to)
 {
+    ((struct servers *)state)->reads++;
     memcpy(to->tensors[0].values.at,
            ((struct servers *)state)->state[kind] + firsts[to->tensors[0].parameter],
            to->tensors[0].elements * sizeof(float));
@@ -143,9 +144,6 @@ static int train(enum zr_reduce_when reduce)
         want[i] = 0.5f;
         must((i >= firsts[FROZEN] && i < firsts[FROZEN + 1]) || servers.state[0][i] == 0.5f);
     }
-    must(zr_arena_get_stats(served.arena, &stats) == ZR_OK);
-    must(stats.live_by_tag_bytes[ZR_TAG_MASTER] == 0 && stats.live_by_tag_bytes[ZR_TAG_OPTIMIZER] == 0 &&
-         stats.live_by_tag_bytes[ZR_TAG_OFFLOAD] == 0);
     for (unsigned step = 1; step <= STEPS; step++) {
         must(step_engine(served.engine, step, false) == ZR_OK);
         for (unsigned u = 0; u < UNITS; u++) {
@@ -158,7 +156,12 @@ static int train(enum zr_reduce_when reduce)
         }
         must(servers.clocks == step);
     }
+    must(zr_arena_get_stats(served.arena, &stats) == ZR_OK);
+    must(stats.live_by_tag_bytes[ZR_TAG_MASTER] == 0 && stats.live_by_tag_bytes[ZR_TAG_OPTIMIZER] == 0 &&
+         stats.live_by_tag_bytes[ZR_TAG_OFFLOAD] == 0);
+    servers.reads = 0;
     must(zr_engine_save(served.engine, path) == ZR_OK);
+    must(servers.reads == KINDS * (UNITS - 1));
     must(step_engine(served.engine, STEPS + 1, true) == ZR_ERR_CORRUPT);
     must(servers.clocks == STEPS && servers.pushes[0] == pushes * STEPS);
     must(rig_close(&served) == 0);
