@@ -373,7 +373,7 @@ install-built:
 	@if [ -z $(call to,) ]; then echo "zr: type ldconfig, as root, so that programs find the libraries" >&2; fi
 uninstall:
 	for file in $(installed); do rm -f $(call to,)"$$file" || exit 1; done
-	-rmdir $(foreach folder,zero/comm zero/launch zero kernels defrag alloc/keep alloc,$(call to,$(own_include)/$(folder))) $(call to,$(own_include)) \
+	-rmdir $(foreach folder,zero/comm zero/launch zero/table zero kernels defrag alloc/keep alloc,$(call to,$(own_include)/$(folder))) $(call to,$(own_include)) \
 		$(call to,$(DOCDIR)) $(call to,$(LIBDIR)/zr-rehearse) 2>/dev/null
 
 # ---- the main job ----------------------------------------------------------------------------------------------
