@@ -93,7 +93,7 @@ def others():
     for name in HELPED:
         yield name, 1, subprocess.run([name, "--help"], capture_output=True, text=True, env=ENVIRONMENT).stdout
     yield "ZR_CONF", 5, zr("ps", env={**ENVIRONMENT, "ZR_CONF": "help"}).stdout
-    for name, *headers in ("libzr", "alloc/zr.h", "alloc/keep/zr_keep.h", "defrag/zr_defrag.h"), ("libzr_zero", "zero/zr_zero.h", "zero/comm/zr_comm.h", "zero/launch/zr_launch.h", "zero/table/zr_table.h", "kernels/zr_kernels.h"):
+    for name, *headers in ("libzr", "alloc/zr.h", "alloc/keep/zr_keep.h", "defrag/zr_defrag.h"), ("libzr_zero", "zero/zr_zero.h", "zero/comm/zr_comm.h", "zero/launch/zr_launch.h", "zero/ps/zr_ps.h", "zero/table/zr_table.h", "kernels/zr_kernels.h"):
         text = "".join(open(header).read() for header in headers)
         yield name, 3, " ".join(re.findall(r"^ZR_API [^(]*?(\w+\()", text, re.M)).replace("(", "()")
 

@@ -90,7 +90,7 @@ def check_files():
     version = run(["pkg-config", "--modversion", "zr_zero"]).stdout.strip()
     ok(re.fullmatch(r"0\.\d+\.\d+", version), f"pkg-config knows version {version}")
     want = ["bin/zr", "bin/zr-train", "bin/zrd", "lib/systemd/user/zrd.service", "lib/systemd/user/zrd@.service"]
-    want += ["include/zr/" + name for name in ("alloc/keep/zr_keep.h", "alloc/zr.h", "defrag/zr_defrag.h", "kernels/zr_kernels.h", "zero/comm/zr_comm.h", "zero/launch/zr_launch.h", "zero/table/zr_table.h", "zero/zr_zero.h")]
+    want += ["include/zr/" + name for name in ("alloc/keep/zr_keep.h", "alloc/zr.h", "defrag/zr_defrag.h", "kernels/zr_kernels.h", "zero/comm/zr_comm.h", "zero/launch/zr_launch.h", "zero/ps/zr_ps.h", "zero/table/zr_table.h", "zero/zr_zero.h")]
     want += [f"lib/lib{name}{end}" for name in ("zr", "zr_zero") for end in (".a", ".so", ".so." + version.rpartition(".")[0], ".so." + version)]
     want += [f"lib/libzr.so.{version}-gdb.py", "lib/libzr_cuda.so", "lib/libzr_malloc.so", "lib/pkgconfig/zr.pc", "lib/pkgconfig/zr_zero.pc"]
     with open("alloc/rehearse/functions.txt", encoding="ascii") as table:

@@ -13,7 +13,7 @@ sys.path.insert(0, "tests/support")
 from zrtest import BUILD, done, note, ok, same
 
 # From top to bottom. A file belongs to the longest of these that its path begins with.
-ROOMS = ["zero/train", "zero/text", "zero/table", "zero/checkpoint", "zero/plan", "zero/step", "zero/engine", "zero/file_io", "zero/compress", "zero/model", "zero/comm", "zero/launch",
+ROOMS = ["zero/train", "zero/text", "zero/ps", "zero/table", "zero/checkpoint", "zero/plan", "zero/step", "zero/engine", "zero/file_io", "zero/compress", "zero/model", "zero/comm", "zero/launch",
          "defrag/tool", "defrag/report", "alloc/rehearse", "alloc/preload", "defrag/replay", "defrag/learn", "defrag/pack", "defrag/trace",
          "kernels", "alloc/service/server", "alloc/keep", "alloc/heap", "alloc/pool", "alloc/front", "alloc/service/client", "alloc/telemetry", "alloc/plan",
          "alloc/core", "alloc/backend",

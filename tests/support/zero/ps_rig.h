@@ -34,7 +34,7 @@ static inline zr_result ps_ground_open(struct ps_ground *ground)
         zr_backend_host_create(&ground->backend, &(struct zr_host_options){.granule_bytes = 0});
     if (result == ZR_OK)
         result = zr_arena_create(
-            &ground->arena, &(struct zr_arena_options){.backend = ground->backend, .reserve_bytes = 1 << 30});
+            &ground->arena, &(struct zr_arena_options){.backend = ground->backend, .reserve_bytes = (size_t)1 << 33});
     if (result == ZR_OK)
         result = zr_arena_alloc(
             ground->arena,
