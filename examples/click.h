@@ -50,7 +50,7 @@ bool click_read(const struct click_file *file, uint64_t first, unsigned count, s
 int32_t click_log2(int32_t number);
 
 /* The area under the ROC curve: how often a sample with a click has the higher score of two, where a tie
- * counts half. Sorts `scores`. */
+ * counts half. 0.5 without such two, 0 with a NaN. Sorts `scores`. */
 struct click_score {
     float score;
     int32_t clicked;

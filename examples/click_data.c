@@ -274,5 +274,6 @@ double click_auc(struct click_score *scores, size_t count)
         if (end == first) /* a NaN is equal to nothing */
             return 0;
     }
-    return (ranks / 2 - clicks * (clicks + 1) / 2) / (clicks * ((double)count - clicks));
+    const double pairs = clicks * ((double)count - clicks);
+    return pairs > 0 ? (ranks / 2 - clicks * (clicks + 1) / 2) / pairs : 0.5;
 }

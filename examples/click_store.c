@@ -39,10 +39,17 @@ static zr_result take(zr_arena *arena, size_t bytes, void *out /* address of a p
 
 /* ---- Tables -------------------------------------------------------------------------------------------- */
 
-/* Of one of `servers` equal tables. */
+/* Ids of a push. */
+static size_t ids_max(const struct click_run *run)
+{
+    unsigned steps = run->timing.kind == ZR_PS_GEO ? run->timing.parameter : 1;
+    return (size_t)steps * run->batch * CLICK_CATEGORIES;
+}
+
+/* Of one of `servers` equal tables. sync adds the pushes of all workers. */
 static struct zr_table_options table_options(const struct click_run *run, unsigned servers, zr_arena *arena)
 {
-    bool adds = run->timing.kind == ZR_PS_GEO;
+    const bool adds = run->timing.kind == ZR_PS_GEO;
     return (struct zr_table_options){.struct_bytes = sizeof(struct zr_table_options),
                                      .arena = arena,
                                      .name = "rows",
@@ -54,7 +61,7 @@ static struct zr_table_options table_options(const struct click_run *run, unsign
                                      .rows_limit = run->rows_limit / servers + 1,
                                      .memory_limit_bytes = run->memory_limit_bytes / servers,
                                      .file = {.folder = run->folder, .force = true},
-                                     .batch_max = (size_t)run->workers * run->batch * CLICK_CATEGORIES};
+                                     .batch_max = run->workers * ids_max(run)};
 }
 
 struct tables {
@@ -83,7 +90,7 @@ static void describe(struct tables *out, const struct click_run *run, zr_arena *
         .timing = run->timing,
         .staleness = run->staleness,
         .optimizer = {.kind = ZR_OPTIMIZER_ADAMW, .beta1 = BETA1, .beta2 = BETA2, .epsilon = EPSILON},
-        .message_bytes = (1 << 20) + (size_t)run->batch * CLICK_CATEGORIES * ROW_BYTES,
+        .message_bytes = (1 << 20) + ids_max(run) * ROW_BYTES,
         .tables = out->list,
         .tables_count = run->timing.kind == ZR_PS_GEO ? TABLES : TABLES - 1};
 }
@@ -122,7 +129,7 @@ zr_result click_store_open(click_store **out, const struct click_run *run, struc
         memset(store->variance, 0, sizeof *store->dense);
     }
     if (run->timing.kind == ZR_PS_GEO) {
-        const size_t room = (size_t)run->timing.parameter * run->batch * CLICK_CATEGORIES;
+        const size_t room = ids_max(run);
         TRY(take(arena, sizeof *store->dense, &store->geo.old));
         TRY(take(arena, sizeof *store->dense, &store->geo.difference));
         TRY(take(arena, room * sizeof(uint64_t), &store->geo.ids));
