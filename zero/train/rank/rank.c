@@ -25,6 +25,7 @@ enum {
     SMALL_RESERVE_MIB = 64,
     TOKENIZER_RESERVE_MIB = 2048, /* the JSON of a large one, while it is read */
     REHEARSAL_RESERVE_MIB = 4096,
+    SHARED_RESERVE_MIB = 1 << 16, /* at most, for the heap of ranks that are threads */
     THREAD_RESERVE_BYTES = 512 << 10
 };
 
@@ -56,6 +57,15 @@ static void say_without_service(void)
         zr_say("%s; this run continues without zrd", message);
 }
 
+/* Of ranks that are threads the first to open has the heap of all. */
+static size_t reserve_for_heap(const struct zr_rank *rank, size_t each_bytes)
+{
+    const size_t most = SHARED_RESERVE_MIB * MIB, ranks = rank->config->ranks_here;
+    if (!zr_local_are_threads(rank->local))
+        return each_bytes;
+    return each_bytes < most / ranks ? each_bytes * ranks : most;
+}
+
 static zr_result open_memory(struct zr_rank *rank)
 {
     size_t stacks = (size_t)rank->config->threads * THREAD_RESERVE_BYTES;
@@ -65,7 +75,8 @@ static zr_result open_memory(struct zr_rank *rank)
         rank->config->tokenizer[0] && (rank->config->sample || rank->config->command == ZR_COMMAND_EVAL)
             ? TOKENIZER_RESERVE_MIB * MIB
             : 0;
-    zr_result result = open_host_memory(rank, HOST_RESERVE_MIB * MIB + stacks + tokenizer);
+    zr_result result =
+        open_host_memory(rank, reserve_for_heap(rank, HOST_RESERVE_MIB * MIB + stacks + tokenizer));
     if (result == ZR_OK)
         result = zr_rank_request(&request, rank->config, rank->rank, rank->host_arena);
     request.places = &rank->places;
