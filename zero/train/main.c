@@ -203,6 +203,7 @@ int main(int argc, char **argv)
                                         .save_within_ns = config.save[0] ? SAVE_WITHIN_NS : 0,
                                         .ends_process = true,
                                         .max_restarts = config.max_restarts,
+                                        .replicas = zr_train_launch_replicas(&config),
                                         .rendezvous = config.rendezvous[0] ? config.rendezvous : NULL,
                                         .secret_file = config.secret_file[0] ? config.secret_file : NULL,
                                         .tcp_streams = config.tcp_streams,

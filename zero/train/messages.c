@@ -89,6 +89,7 @@ zr_result zr_messages_take(struct zr_messages *messages, struct zr_message *out)
         if (out->end_signal == 0)
             out->end_signal = all[r].end_signal;
         out->yields = out->yields || all[r].yields;
+        out->resizes = out->resizes || all[r].resizes;
         if (out->refusals.count == 0) {
             out->rank = r;
             out->refusals = all[r].refusals;

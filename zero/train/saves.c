@@ -41,7 +41,7 @@ static struct zr_checkpoint_course course_of(const struct zr_saves *saves, uint6
     return course;
 }
 
-static struct zr_checkpoint checkpoint_of(const struct zr_saves *saves, const char *folder, uint64_t step)
+struct zr_checkpoint zr_saves_checkpoint(const struct zr_saves *saves, const char *folder, uint64_t step)
 {
     const struct zr_train_config *config = saves->rank->config;
     return (struct zr_checkpoint){.folder = folder,
@@ -54,6 +54,7 @@ static struct zr_checkpoint checkpoint_of(const struct zr_saves *saves, const ch
                                   .seed = config->seed,
                                   .stage = config->stage,
                                   .micro_batches = config->micro_batches,
+                                  .step_tokens = zr_train_step_tokens(config),
                                   .course = course_of(saves, step),
                                   .keep = config->keep};
 }
@@ -84,7 +85,7 @@ bool zr_saves_due(const struct zr_saves *saves)
 
 zr_result zr_saves_save(struct zr_saves *saves, uint64_t step)
 {
-    struct zr_checkpoint checkpoint = checkpoint_of(saves, saves->rank->config->save, step);
+    struct zr_checkpoint checkpoint = zr_saves_checkpoint(saves, saves->rank->config->save, step);
     zr_result result;
 
     if (!saves->rank->config->save[0] || saves->saved_step == step)
@@ -139,7 +140,8 @@ static void say_other_batches(const struct zr_saves *saves, const struct zr_chec
     uint64_t ours = zr_train_step_tokens(config);
     if (origin->step_tokens == 0)
         return; /* the checkpoint records none */
-    if (origin->micro_batches != config->micro_batches)
+    if (origin->micro_batches != config->micro_batches &&
+        (config->global_batch == 0 || origin->step_tokens != ours))
         zr_say("the checkpoint was made with --accumulate %" PRIu64 ", this run has %u%s",
                origin->micro_batches, config->micro_batches,
                origin->step_tokens != ours ? ""
@@ -271,6 +273,12 @@ static zr_result set_data_order(struct zr_saves *saves, const struct zr_checkpoi
                        "--resume '%s': its data order is %" PRIu64
                        ", but this zr-train supports 1 to %d; resume it with the zr-train that saved it",
                        saves->source, course->data_order, ZR_DATA_ORDER_LATEST);
+    if (course->data_order == ZR_DATA_ORDER_BATCHES && saves->rank->config->global_batch > 0)
+        return zr_fail(
+            ZR_ERR_INVALID,
+            "--resume '%s' was saved by an older zr-train, whose order of the data depends on the number of "
+            "ranks; leave --global-batch, --resize and --elastic out",
+            saves->source);
     bool was_epochs = course->data_order == ZR_DATA_ORDER_EPOCHS,
          changes = zr_flag_given(saves->rank->config, "data-order") &&
                    was_epochs != (data->order == ZR_DATA_ORDER_EPOCHS);
@@ -321,10 +329,17 @@ static void find_source(struct zr_saves *saves)
         snprintf(saves->source, sizeof saves->source, "%s", config->resume);
 }
 
-/* Writes the course of the run to kept memory, or reads it. */
-static zr_result keep_course(struct zr_saves *saves, bool reads)
+void zr_saves_take_course(struct zr_saves *saves, const struct zr_kept_course *course)
 {
     struct zr_data *data = &saves->rank->data;
+    saves->resumed_step = course->resumed_step;
+    zr_data_set_order(data, (enum zr_data_order)course->data_order);
+    zr_data_resume(data, course->data_steps, course->data_rows);
+}
+
+zr_result zr_saves_keep_course(struct zr_saves *saves, bool reads)
+{
+    const struct zr_data *data = &saves->rank->data;
     struct zr_kept_course *course;
     zr_result result = zr_rank_kept_take(saves->rank, "course", sizeof *course, (void **)&course);
     if (result != ZR_OK || !course)
@@ -334,23 +349,21 @@ static zr_result keep_course(struct zr_saves *saves, bool reads)
             (struct zr_kept_course){saves->resumed_step, data->order, data->steps_before, data->rows_before};
         return ZR_OK;
     }
-    saves->resumed_step = course->resumed_step;
-    zr_data_set_order(data, (enum zr_data_order)course->data_order);
-    zr_data_resume(data, course->data_steps, course->data_rows);
+    zr_saves_take_course(saves, course);
     return ZR_OK;
 }
 
 zr_result zr_saves_resume(struct zr_saves *saves)
 {
     find_source(saves);
-    struct zr_checkpoint checkpoint = checkpoint_of(saves, saves->source, 0);
+    struct zr_checkpoint checkpoint = zr_saves_checkpoint(saves, saves->source, 0);
     struct zr_checkpoint_origin origin = {0};
     bool same_place = false;
     zr_result result;
     if (!saves->source[0]) {
         if (zr_rank_logs(saves->rank))
             say_epochs(saves);
-        return keep_course(saves, false);
+        return zr_saves_keep_course(saves, false);
     }
     checkpoint.origin = &origin;
     checkpoint.assumed_shape = saves->rank->config->assume_shape;
@@ -368,7 +381,7 @@ zr_result zr_saves_resume(struct zr_saves *saves)
         return result;
     if (same_place)
         saves->saved_step = saves->resumed_step;
-    result = keep_course(saves, false);
+    result = zr_saves_keep_course(saves, false);
     if (result != ZR_OK)
         return result;
     if (!zr_rank_logs(saves->rank))
@@ -405,7 +418,7 @@ zr_result zr_saves_continue(struct zr_saves *saves)
 {
     uint64_t saved = zr_local_restart_point(saves->rank->local);
     saves->saved_step = saved > 0 ? saved : UINT64_MAX;
-    zr_result result = keep_course(saves, true);
+    zr_result result = zr_saves_keep_course(saves, true);
     if (result == ZR_OK && zr_rank_logs(saves->rank))
         zr_say("continues after step %" PRIu64 " from kept memory",
                zr_engine_steps_done(saves->rank->state.engine));

@@ -14,7 +14,7 @@
 const char *zr_rank_kept_words(const struct zr_train_config *config)
 {
     const struct zr_pipeline pipeline = zr_stages_pipeline(&config->stages, NULL);
-    if (config->max_restarts == 0)
+    if (!zr_train_replaces_ranks(config))
         return "";
     bool compresses = false;
     for (unsigned i = 0; i < ZR_COMPRESSED_KINDS; i++)
@@ -57,25 +57,31 @@ static zr_result take(void *state, const struct zr_kept_request *request, void *
     return result == ZR_OK ? zr_keep_write(rank->keep, tensor, out) : result;
 }
 
+/* The launcher's pid is the token, the same for a successor. A run of another size has segments of its own.
+ */
+static struct zr_keep_name name_of(const struct zr_rank *rank, char out[ZR_KEEP_NAME_BYTES])
+{
+    snprintf(out, ZR_KEEP_NAME_BYTES, "rank-%u.%u", rank->rank, zr_local_sizes(rank->local));
+    return (struct zr_keep_name){out, (uint64_t)getppid()};
+}
+
 zr_result zr_rank_kept_open(struct zr_rank *rank)
 {
     const struct zr_byte_plan *plan = &rank->plan;
-    char name[ZR_KEEP_NAME_BYTES];
+    char text[ZR_KEEP_NAME_BYTES];
+    const struct zr_keep_name name = name_of(rank, text);
     size_t pools = 0;
     if (zr_rank_kept_words(rank->config))
         return ZR_OK;
-    snprintf(name, sizeof name, "rank-%u", rank->rank);
-    const uint64_t token = (uint64_t)getppid(); /* the launcher's, the same for a successor */
     for (unsigned tag = 0; tag < ZR_TAG_COUNT; tag++)
         pools += plan->persistent_by_tag_bytes[tag];
-    zr_result result = zr_local_restarts(rank->local) > 0
-                           ? zr_keep_open(&rank->keep, &(struct zr_keep_name){name, token}, ZR_KEEP_WRITE)
-                           : ZR_ERR_FOREIGN;
+    zr_result result =
+        zr_local_restarts(rank->local) > 0 ? zr_keep_open(&rank->keep, &name, ZR_KEEP_WRITE) : ZR_ERR_FOREIGN;
     /* Addresses for more than the pools: memory is committed block by block. */
     if (result == ZR_ERR_FOREIGN)
         result = zr_keep_create(
-            &rank->keep, &(struct zr_keep_options){.name = name,
-                                                   .token = token,
+            &rank->keep, &(struct zr_keep_options){.name = name.name,
+                                                   .token = name.token,
                                                    .bytes = 2 * pools + 64 * MIB + 16 * rank->config->steps,
                                                    .granule_bytes = 2 * MIB});
     if (result == ZR_OK)
@@ -86,8 +92,13 @@ zr_result zr_rank_kept_open(struct zr_rank *rank)
 
 void zr_rank_kept_close(struct zr_rank *rank)
 {
+    char text[ZR_KEEP_NAME_BYTES];
+    const struct zr_keep_name name = name_of(rank, text);
+    bool drops = rank->keep && rank->moved;
     zr_keep_close(rank->keep);
     rank->keep = NULL;
+    if (drops)
+        zr_keep_drop(&name); /* gives memory back; the launcher drops what is left */
 }
 
 zr_result zr_rank_kept_take(struct zr_rank *rank, const char *name, size_t bytes, void **out)

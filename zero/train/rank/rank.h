@@ -43,6 +43,7 @@ struct zr_rank {
     bool traced;
     zr_keep *keep;              /* memory that outlives this process, see kept.h; NULL: none */
     struct zr_kept_memory kept; /* of the engine */
+    bool moved;                 /* the state is in the launcher's memory, so kept memory is dropped */
     struct zr_trainer_state state;
     struct zr_data data;
     struct zr_rank_report *reports; /* [world], filled by zr_rank_exchange_reports(); on the heap */

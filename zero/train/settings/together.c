@@ -332,6 +332,8 @@ static const char *option_conflict(const struct zr_train_config *config)
         return zr_compress_conflict(config);
     if (restart_conflict(config))
         return restart_conflict(config);
+    if (zr_sizes_conflict(config))
+        return zr_sizes_conflict(config);
     if (trainable_conflict(config))
         return trainable_conflict(config);
     if (!is_left_open(config, "stage") && zr_train_offload_words(config))
