@@ -689,7 +689,7 @@ static void close_memories(struct zr_local_part *part)
 
 int zr_local_launch(const struct zr_launch_options *options)
 {
-    struct zr_local_part part = {.first = 0, .memory = {-1, -1}};
+    struct zr_local_part part = {.first = 0, .memory = {-1, -1, -1, -1}};
     struct zr_launch_options own;
     int code;
     if (ZR_STRUCT_COPY(zr_launch_options, save_within_ns, &own, options) != ZR_OK) {

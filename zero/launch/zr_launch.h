@@ -101,7 +101,7 @@ ZR_API zr_result zr_local_rejoin_as(struct zr_local_world *local, unsigned *rank
 ZR_API unsigned zr_local_world(const struct zr_local_world *local);
 ZR_API unsigned zr_local_sizes(const struct zr_local_world *local);
 /* Descriptors of files in memory that outlive the ranks, the same numbers in all of them; -1: none. */
-enum { ZR_LAUNCH_MEMORIES = 2 };
+enum { ZR_LAUNCH_MEMORIES = 4 };
 ZR_API int zr_local_memory(unsigned which);
 /* Asks the run of this launcher, of the same user, for one replica more; *replicas: how many there are then.
  * ZR_ERR_INVALID: the pid is not that of a launcher that adds replicas, or it refuses. */

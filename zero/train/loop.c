@@ -22,6 +22,9 @@
 #include "zero/train/settings/args.h"
 #include "zero/train/report/terminal.h"
 
+/* When a rank has ended this many steps after a change of size, all ranks have ended one. */
+enum { KEPT_STEPS = 2 };
+
 /* ---- Steps --------------------------------------------------------------------------------------------- */
 
 /* The request of signals on which all ranks agreed. */
@@ -507,14 +510,20 @@ static zr_result finish_step(struct loop *loop, uint64_t step)
 
 /* ---- Changes of size ----------------------------------------------------------------------------------- */
 
-/* After a step: whether the number of replicas changes, by --resize or by events. It then hands the state
- * over; run() ends, and begins again in the next size. */
-static zr_result change_size(struct loop *loop, uint64_t step)
+/* Whether the number of replicas changes after a step, by --resize or by events. */
+static bool changes_size(const struct loop *loop, uint64_t step)
 {
     const struct zr_train_config *config = loop->rank.config;
     const unsigned scheduled = zr_train_scheduled(config, step);
-    bool changes = scheduled > 0 ? scheduled != zr_train_data_ranks(config) : loop->resizes;
-    if (!changes || step >= config->steps || loop->ended)
+    return step < config->steps && !loop->ended &&
+           (scheduled > 0 ? scheduled != zr_train_data_ranks(config) : loop->resizes);
+}
+
+/* Hands the state over if the size changes after a step; run() then ends, and begins again in the next size.
+ */
+static zr_result change_size(struct loop *loop, uint64_t step)
+{
+    if (!changes_size(loop, step))
         return ZR_OK;
     loop->moved.step = step;
     zr_result result = zr_moved_write(&loop->saves, &loop->history, &loop->moved);
@@ -522,7 +531,7 @@ static zr_result change_size(struct loop *loop, uint64_t step)
     if (result != ZR_OK)
         return result;
     loop->rank.moved = true;
-    zr_local_move(loop->rank.local, scheduled);
+    zr_local_move(loop->rank.local, zr_train_scheduled(loop->rank.config, step));
     return ZR_OK;
 }
 
@@ -538,8 +547,7 @@ static zr_result agree_on_size(struct loop *loop)
     return result;
 }
 
-/* Reads what the ranks of the size before have left, or gives its memory back if kept memory has the state.
- */
+/* Reads what the ranks of the size before have left, unless kept memory has the state, and notes the size. */
 static zr_result take_over(struct loop *loop, bool moves)
 {
     struct zr_rank *rank = &loop->rank;
@@ -550,7 +558,9 @@ static zr_result take_over(struct loop *loop, bool moves)
         zr_sizes_add(&loop->moved.sizes, loop->saves.resumed_step, zr_train_data_ranks(rank->config));
     if (moves)
         zr_sizes_add(&loop->moved.sizes, loop->moved.step, zr_train_data_ranks(rank->config));
-    return result == ZR_OK && zr_rank_logs(rank) ? zr_moved_end(rank, &loop->moved) : result;
+    if (result == ZR_OK && zr_rank_logs(rank))
+        result = zr_moved_note(rank, &loop->moved);
+    return result == ZR_OK ? agree_on_size(loop) : result;
 }
 
 static zr_result run_steps(struct loop *loop)
@@ -562,8 +572,6 @@ static zr_result run_steps(struct loop *loop)
     zr_saves_start(&loop->saves);
     loop->agreed_step = loop->shown_step = loop->saves.resumed_step + loop->history.count;
     result = finish_step(loop, loop->shown_step);
-    if (result == ZR_OK)
-        result = agree_on_size(loop);
     if (result == ZR_OK)
         result = change_size(loop, loop->shown_step);
     if (result != ZR_OK || loop->rank.moved)
@@ -598,6 +606,8 @@ static zr_result run_steps(struct loop *loop)
         if (loop->yields && step < config->steps && !loop->ended &&
             zr_trainer_is_drained(loop->rank.state.trainer))
             result = zr_slices_next(&loop->rank);
+        if (result == ZR_OK && speaks(loop) && step >= loop->moved.step + KEPT_STEPS)
+            result = zr_moved_end(&loop->rank);
         if (result == ZR_OK)
             result = change_size(loop, step);
         if (result != ZR_OK || loop->rank.moved)
@@ -755,6 +765,8 @@ static zr_result run(struct loop *loop, struct zr_local_world *local, unsigned r
         zr_saves_take_course(&loop->saves, &loop->moved.course);
     else if (result == ZR_OK)
         result = (continues ? zr_saves_continue : zr_saves_resume)(&loop->saves);
+    if (!continues && !moves)
+        loop->moved = (struct zr_moved){.step = 0};
     loop->alike = loop->resuming = result != ZR_OK;
     if (config->command != ZR_COMMAND_TRAIN)
         return result == ZR_OK ? run_command(loop) : result;
@@ -790,7 +802,7 @@ static zr_result run(struct loop *loop, struct zr_local_world *local, unsigned r
         if (moves)
             zr_say("step %" PRIu64 " begins with %u data replicas, %.2f s after the steps stopped", done + 1,
                    zr_train_data_ranks(config), (double)zr_local_restart_ns(local) * 1e-9);
-        else if (zr_local_restarts(local) > 0 && done < config->steps)
+        else if (zr_local_restarts(local) > 0 && done < config->steps && !changes_size(loop, done))
             zr_say("step %" PRIu64 " begins %.2f s after the loss of a rank", done + 1,
                    (double)zr_local_restart_ns(local) * 1e-9);
         zr_progress_start(&loop->progress, done, config->steps);

@@ -1,5 +1,6 @@
-/* moved.c: see moved.h. The first file of the launcher's memory has the engine's state, the second one struct
- * zr_moved, then the losses and the seconds of the steps. */
+/* moved.c: see moved.h. A change of size uses two files of the launcher's memory: the first one has the
+ * engine's state, the second one struct zr_moved, then the losses and the seconds of the steps. Changes take
+ * turns with two pairs, so that one pair is complete while the other one is written. */
 #include "zero/train/moved.h"
 
 #include <stdio.h>
@@ -7,23 +8,29 @@
 #include "alloc/base/error.h"
 #include "zero/checkpoint/checkpoint.h"
 
-enum { STATE, COURSE };
+enum part { STATE, COURSE, PARTS };
 
-static void name_of(char out[32], unsigned which)
+/* The file of a change; the world has seen `sizes` of them. */
+static int memory_of(const struct zr_local_world *local, enum part part, bool next)
 {
-    snprintf(out, 32, "/proc/self/fd/%d", zr_local_memory(which));
+    return zr_local_memory((zr_local_sizes(local) + next) % 2 * PARTS + part);
 }
 
-static struct zr_file borrow(unsigned which)
+static struct zr_file borrow(const struct zr_local_world *local, enum part part, bool next)
 {
-    return zr_file_borrow(zr_local_memory(which), "the launcher's memory");
+    return zr_file_borrow(memory_of(local, part, next), "the launcher's memory");
+}
+
+static void name_state(char out[32], const struct zr_local_world *local, bool next)
+{
+    snprintf(out, 32, "/proc/self/fd/%d", memory_of(local, STATE, next));
 }
 
 void zr_sizes_add(struct zr_sizes *sizes, uint64_t step, unsigned replicas)
 {
-    const struct zr_size *last = sizes->count > 0 ? &sizes->at[sizes->count - 1] : NULL;
-    if ((!last || last->step != step || last->replicas != replicas) && sizes->count < ZR_SIZES_MAX)
-        sizes->at[sizes->count++] = (struct zr_size){step, replicas};
+    bool again = sizes->count > 0 && sizes->at[sizes->count - 1].step == step;
+    if (again || sizes->count < ZR_SIZES_MAX)
+        sizes->at[again ? sizes->count - 1 : sizes->count++] = (struct zr_size){step, replicas};
 }
 
 /* ---- The losses ---------------------------------------------------------------------------------------- */
@@ -31,7 +38,7 @@ void zr_sizes_add(struct zr_sizes *sizes, uint64_t step, unsigned replicas)
 /* The steps of a history, written or read. */
 static zr_result transfer(const struct zr_history *history, bool reads)
 {
-    const struct zr_file file = borrow(COURSE);
+    const struct zr_file file = borrow(history->rank->local, COURSE, !reads);
     const size_t bytes = history->count * sizeof *history->loss;
     double *const columns[] = {history->loss, history->seconds};
     uint64_t at = sizeof(struct zr_moved);
@@ -44,7 +51,7 @@ static zr_result transfer(const struct zr_history *history, bool reads)
 
 static zr_result write_course(const struct zr_history *history, const struct zr_moved *moved)
 {
-    const struct zr_file file = borrow(COURSE);
+    const struct zr_file file = borrow(history->rank->local, COURSE, true);
     zr_result result = zr_file_write_at(&file, 0, moved, sizeof *moved);
     return result == ZR_OK ? transfer(history, false) : result;
 }
@@ -65,7 +72,7 @@ zr_result zr_moved_write(struct zr_saves *saves, const struct zr_history *histor
     moved->rolled_back_updates = history->rolled_back_updates;
     moved->validated = history->validated;
     moved->validation_loss = history->validation_loss;
-    name_of(path, STATE);
+    name_state(path, rank->local, true);
     const struct zr_checkpoint checkpoint = zr_saves_checkpoint(saves, path, moved->step);
     zr_local_busy(rank->local, rank->rank, true);
     zr_result result = zr_checkpoint_write_state(&checkpoint);
@@ -77,14 +84,14 @@ zr_result zr_moved_write(struct zr_saves *saves, const struct zr_history *histor
 
 zr_result zr_moved_read_course(struct zr_moved *out, const struct zr_local_world *local)
 {
-    const struct zr_file file = borrow(COURSE);
+    const struct zr_file file = borrow(local, COURSE, false);
     return zr_local_sizes(local) > 0 ? zr_file_read_at(&file, 0, out, sizeof *out) : ZR_OK;
 }
 
 zr_result zr_moved_read(struct zr_saves *saves, struct zr_history *history, const struct zr_moved *moved)
 {
     char path[32];
-    name_of(path, STATE);
+    name_state(path, saves->rank->local, false);
     const struct zr_checkpoint checkpoint = zr_saves_checkpoint(saves, path, moved->step);
     zr_result result = zr_checkpoint_read_state(&checkpoint);
     if (result == ZR_OK)
@@ -99,12 +106,21 @@ zr_result zr_moved_read(struct zr_saves *saves, struct zr_history *history, cons
     return zr_comm_all_status(saves->rank->comm, result);
 }
 
-zr_result zr_moved_end(const struct zr_rank *rank, const struct zr_moved *moved)
+zr_result zr_moved_note(const struct zr_rank *rank, const struct zr_moved *moved)
 {
-    const struct zr_file state = borrow(STATE), course = borrow(COURSE);
+    const struct zr_file file = borrow(rank->local, COURSE, false);
+    return zr_local_sizes(rank->local) > 0 ? zr_file_write_at(&file, 0, moved, sizeof *moved) : ZR_OK;
+}
+
+zr_result zr_moved_end(const struct zr_rank *rank)
+{
+    zr_result result = ZR_OK;
     if (!zr_local_is_moved(rank->local))
         return ZR_OK;
-    zr_result result = zr_file_write_at(&course, 0, moved, sizeof *moved);
     zr_local_end_move(rank->local);
-    return result == ZR_OK ? zr_file_resize(&state, 0) : result;
+    for (unsigned next = 0; next < 2 && result == ZR_OK; next++) {
+        const struct zr_file state = borrow(rank->local, STATE, next);
+        result = zr_file_resize(&state, 0);
+    }
+    return result;
 }

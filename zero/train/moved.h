@@ -18,7 +18,8 @@ struct zr_moved {
     struct zr_sizes sizes;
 };
 
-/* Notes that the run has this many replicas from the end of `step` on, unless that is the last note. */
+/* Notes that the run has this many replicas from the end of `step` on, in place of a note of the same step.
+ */
 void zr_sizes_add(struct zr_sizes *sizes, uint64_t step, unsigned replicas);
 
 /* Before the change: writes the engine's state and, on rank 0, the course: `moved` and the losses of the
@@ -30,8 +31,10 @@ zr_result zr_moved_read_course(struct zr_moved *out, const struct zr_local_world
 /* After the change: reads the engine's state and the losses. Collective, with the same result on all ranks.
  * `history` is open, with as many steps as `moved` has. Errors of zr_engine_load(). */
 zr_result zr_moved_read(struct zr_saves *saves, struct zr_history *history, const struct zr_moved *moved);
-/* When all ranks have the state: its memory is given back, and the course has the sizes of `moved`. Called by
- * rank 0. */
-zr_result zr_moved_end(const struct zr_rank *rank, const struct zr_moved *moved);
+/* Rank 0: the course of the last change gets the sizes of `moved`. */
+zr_result zr_moved_note(const struct zr_rank *rank, const struct zr_moved *moved);
+/* Rank 0: gives the memory of the state back, after which a restart continues from kept memory or a save.
+ * Kept memory is valid when all ranks have ended a step. */
+zr_result zr_moved_end(const struct zr_rank *rank);
 
 #endif
