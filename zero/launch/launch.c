@@ -168,10 +168,13 @@ static bool begin_restart(struct launcher *launcher, unsigned rank, const char *
 {
     const struct zr_launch_options *options = launcher->options;
     bool replaces = launcher->replaced < options->max_restarts;
-    if (launcher->ending || (!launcher->restarting && !replaces && !may_stay(launcher)))
+    bool rejoins = launcher->restarting || atomic_load(&launcher->local->resizing);
+    if (launcher->ending || (!rejoins && !replaces && !may_stay(launcher)))
         return false;
-    if (replaces || (launcher->restarting && !options->replicas.by_events)) {
-        launcher->replaced += replaces && !launcher->restarting;
+    if (atomic_load(&launcher->local->resizing)) { /* its part of the state has been handed over */
+        zr_local_log("%s; a new process takes its number", reason);
+    } else if (replaces || !options->replicas.by_events) {
+        launcher->replaced += !launcher->restarting;
         zr_local_log("%s; restart %u of %u replaces it", reason, launcher->replaced, options->max_restarts);
     } else {
         bool leaves = zr_replicas_lose(&launcher->replicas, rank);

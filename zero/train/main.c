@@ -145,6 +145,23 @@ static int weigh_policy(void)
     return use->fits ? -1 : ZR_EXIT_MEMORY;
 }
 
+/* Checks --memory-limit, also for the fewest replicas, whose plan is the largest. Returns -1, or an exit
+ * code. */
+static int check_limit(void)
+{
+    static struct zr_train_config fewest;
+    int code = zr_rehearse_check_limit(&config);
+    if (code >= 0 || !zr_train_changes_size(&config))
+        return code;
+    fewest = config;
+    zr_train_set_replicas(&fewest, zr_train_replica_range(&config).least);
+    code = zr_rehearse_check_limit(&fewest);
+    if (code >= 0)
+        zr_say("this is the plan of %u data replicas, the fewest of --%s", zr_train_data_ranks(&fewest),
+               config.elastic[0] ? "elastic" : "resize");
+    return code;
+}
+
 int main(int argc, char **argv)
 {
     struct zr_checkpoint_hold hold;
@@ -181,7 +198,7 @@ int main(int argc, char **argv)
         result = check_data();
     if (result == ZR_OK)
         result = zr_outputs_check(&config);
-    if (result == ZR_OK && (code = zr_rehearse_check_limit(&config)) >= 0)
+    if (result == ZR_OK && (code = check_limit()) >= 0)
         return code;
     if (result == ZR_OK)
         result = zr_checkpoint_hold(&hold, zr_train_leads(&config) ? config.save : "");

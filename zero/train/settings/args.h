@@ -448,8 +448,11 @@ static inline bool zr_train_replaces_ranks(const struct zr_train_config *config)
 unsigned zr_train_replica_ranks(const struct zr_train_config *config);
 /* Replicas from the end of `step` on by --resize; 0: it does not say. */
 unsigned zr_train_scheduled(const struct zr_train_config *config, uint64_t step);
-/* The largest number of replicas that the run may have. */
-unsigned zr_train_most_replicas(const struct zr_train_config *config);
+/* The numbers of replicas that the run may have. */
+struct zr_replica_range {
+    unsigned least, most;
+};
+struct zr_replica_range zr_train_replica_range(const struct zr_train_config *config);
 /* For the launcher; zeros if the size does not change. */
 struct zr_launch_replicas zr_train_launch_replicas(const struct zr_train_config *config);
 /* Changes the number of replicas, and what follows from it. */

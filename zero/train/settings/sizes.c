@@ -43,24 +43,30 @@ unsigned zr_train_scheduled(const struct zr_train_config *config, uint64_t step)
     return replicas;
 }
 
-unsigned zr_train_most_replicas(const struct zr_train_config *config)
+struct zr_replica_range zr_train_replica_range(const struct zr_train_config *config)
 {
-    unsigned most = zr_train_data_ranks(config);
+    const unsigned first = zr_train_data_ranks(config);
+    struct zr_replica_range range = {first, first};
     uint64_t at, to;
-    for (const char *text = config->resize; *text && read_pair(&text, &at, &to); text += *text == ',')
-        most = to > most ? (unsigned)to : most;
-    return config->most_replicas > most ? config->most_replicas : most;
+    for (const char *text = config->resize; *text && read_pair(&text, &at, &to); text += *text == ',') {
+        range.least = to < range.least ? (unsigned)to : range.least;
+        range.most = to > range.most ? (unsigned)to : range.most;
+    }
+    return config->most_replicas > 0
+               ? (struct zr_replica_range){config->least_replicas, config->most_replicas}
+               : range;
 }
 
 struct zr_launch_replicas zr_train_launch_replicas(const struct zr_train_config *config)
 {
     const unsigned inner = (unsigned)(zr_shape_tensor(&config->shape) * zr_shape_context(&config->shape));
+    const struct zr_replica_range range = zr_train_replica_range(config);
     if (!zr_train_changes_size(config))
         return (struct zr_launch_replicas){.inner = 0};
     return (struct zr_launch_replicas){.inner = inner,
                                        .outer = zr_train_replica_ranks(config) / inner,
-                                       .least = config->least_replicas,
-                                       .most = zr_train_most_replicas(config),
+                                       .least = range.least,
+                                       .most = range.most,
                                        .by_events = config->elastic[0] != '\0'};
 }
 
@@ -104,6 +110,7 @@ static zr_result resolve_rows(struct zr_train_config *config)
 {
     const unsigned data_ranks = zr_train_data_ranks(config);
     zr_result result = read_sizes(config);
+    const unsigned most = zr_train_replica_range(config).most;
     if (result != ZR_OK || data_ranks == 0) /* zr_args_together() refuses the ranks */
         return result;
     if (config->global_batch > 0 && zr_flag_given(config, "accumulate"))
@@ -119,13 +126,12 @@ static zr_result resolve_rows(struct zr_train_config *config)
                        "--global-batch %" PRIu64 " is no multiple of --batch %zu; give %" PRIu64,
                        config->global_batch, config->shape.batch,
                        (config->global_batch / config->shape.batch + 1) * config->shape.batch);
-    if (config->global_batch / config->shape.batch < zr_train_most_replicas(config))
+    if (config->global_batch / config->shape.batch < most)
         return zr_fail(ZR_ERR_INVALID,
                        "--global-batch %" PRIu64
                        " has fewer micro-batches of --batch %zu than %u data replicas; give %" PRIu64
                        " or more, or a smaller --batch",
-                       config->global_batch, config->shape.batch, zr_train_most_replicas(config),
-                       (uint64_t)zr_train_most_replicas(config) * config->shape.batch);
+                       config->global_batch, config->shape.batch, most, (uint64_t)most * config->shape.batch);
     if (config->global_batch / config->shape.batch / data_ranks > ZR_ACCUMULATE_MAX)
         return zr_fail(ZR_ERR_INVALID,
                        "--global-batch %" PRIu64 " has more than %d micro-batches per rank; give a larger "
