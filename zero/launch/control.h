@@ -273,7 +273,7 @@ struct zr_local_birth {
     const sigset_t *before;
     pid_t launcher;
     int door; /* the launcher's, for kept memory; -1: none */
-    const int *memory;
+    const int *memory; /* see zr_local_memory(); NULL: none */
     unsigned rank;
     bool alone; /* the launcher has only this rank; other ranks have other launchers (join.c) */
 };

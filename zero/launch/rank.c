@@ -155,7 +155,8 @@ void zr_local_become_rank(const struct zr_local_birth *birth)
     self.launcher = birth->launcher;
     self.rank = birth->rank;
     zr_holding_set_door(birth->door);
-    memcpy(self.memory, birth->memory, sizeof self.memory);
+    for (unsigned i = 0; i < ZR_LAUNCH_MEMORIES; i++)
+        self.memory[i] = birth->memory ? birth->memory[i] : -1;
     self.leaves = options->replicas.by_events;
     self.clean_up = options->clean_up;
     self.argument = options->argument;

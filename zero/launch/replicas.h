@@ -2,8 +2,8 @@
  *
  * A replica leaves after a notice (SIGTERM to one of its ranks) or after the loss of one of its ranks; a
  * process that calls zr_launch_join() adds one. The launcher notes these events, the ranks stop after a step
- * and leave the state in its memory (zr_local_move()), and the launcher numbers the ranks anew. Used by its
- * one thread. */
+ * and leave the state in its memory (zr_local_move()), and the launcher gives the ranks new numbers. Used by
+ * its one thread. */
 #ifndef ZR_LAUNCH_REPLICAS_H
 #define ZR_LAUNCH_REPLICAS_H
 

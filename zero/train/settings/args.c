@@ -593,9 +593,11 @@ int zr_args_parse(struct zr_train_config *out, int argc, char **argv)
     code = resolve_command(out);
     if (code >= 0)
         return code;
-    code = out->command == ZR_COMMAND_TRAIN ? zr_train_resolve_rows(out) : -1;
-    if (code < 0)
-        code = count_epoch_steps(out);
+    if (out->command == ZR_COMMAND_TRAIN && zr_train_resolve_rows(out) != ZR_OK) {
+        zr_say("%s", zr_last_error());
+        return ZR_EXIT_USAGE;
+    }
+    code = count_epoch_steps(out);
     if (code >= 0)
         return code;
     resolve(out);

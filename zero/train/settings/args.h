@@ -457,9 +457,8 @@ struct zr_replica_range zr_train_replica_range(const struct zr_train_config *con
 struct zr_launch_replicas zr_train_launch_replicas(const struct zr_train_config *config);
 /* Changes the number of replicas, and what follows from it. */
 void zr_train_set_replicas(struct zr_train_config *config, unsigned replicas);
-/* Reads --resize and --elastic and sets the rounds of a step by --global-batch. Returns -1, or an exit code
- * after printing a message. */
-int zr_train_resolve_rows(struct zr_train_config *config);
+/* Reads --resize and --elastic and sets the rounds of a step by --global-batch. ZR_ERR_INVALID. */
+zr_result zr_train_resolve_rows(struct zr_train_config *config);
 
 /* ---- The pipeline stages of a run (stages.c) ----------------------------------------------------------- */
 

@@ -6,8 +6,6 @@
 #include <stdlib.h>
 
 #include "alloc/base/error.h"
-#include "alloc/base/option.h"
-#include "zero/train/report/terminal.h"
 #include "zero/train/settings/flags.h"
 
 /* Reads "A:B" and moves *at behind it. */
@@ -106,17 +104,13 @@ static zr_result read_sizes(struct zr_train_config *config)
     return ZR_OK;
 }
 
-static zr_result resolve_rows(struct zr_train_config *config)
+zr_result zr_train_resolve_rows(struct zr_train_config *config)
 {
     const unsigned data_ranks = zr_train_data_ranks(config);
     zr_result result = read_sizes(config);
     const unsigned most = zr_train_replica_range(config).most;
     if (result != ZR_OK || data_ranks == 0) /* zr_args_together() refuses the ranks */
         return result;
-    if (config->global_batch > 0 && zr_flag_given(config, "accumulate"))
-        return zr_fail(
-            ZR_ERR_INVALID,
-            "--global-batch cannot be combined with --accumulate, which it sets; leave one of the two out");
     if (zr_train_changes_size(config) && config->global_batch == 0)
         config->global_batch = (uint64_t)data_ranks * config->micro_batches * config->shape.batch;
     if (config->global_batch == 0)
@@ -139,14 +133,6 @@ static zr_result resolve_rows(struct zr_train_config *config)
                        config->global_batch, ZR_ACCUMULATE_MAX);
     config->micro_batches = zr_division_rounds(zr_train_division(config));
     return ZR_OK;
-}
-
-int zr_train_resolve_rows(struct zr_train_config *config)
-{
-    zr_result result = resolve_rows(config);
-    if (result != ZR_OK)
-        zr_say("%s", zr_last_error());
-    return result == ZR_OK ? -1 : (int)zr_exit_of(result);
 }
 
 /* ---- Consistency --------------------------------------------------------------------------------------- */

@@ -332,6 +332,8 @@ static const char *option_conflict(const struct zr_train_config *config)
         return zr_compress_conflict(config);
     if (restart_conflict(config))
         return restart_conflict(config);
+    if (zr_flag_given(config, "global-batch") && zr_flag_given(config, "accumulate"))
+        return "--global-batch cannot be combined with --accumulate, which it sets; leave one of the two out";
     if (zr_sizes_conflict(config))
         return zr_sizes_conflict(config);
     if (trainable_conflict(config))
