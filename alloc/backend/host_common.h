@@ -18,7 +18,7 @@ char *zr_host_reserve_aligned(size_t bytes, size_t alignment);
 zr_result zr_host_addresses_error(size_t bytes, int error);
 /* Creates a file for granules that can be sealed. ZR_ERR_UNAVAILABLE: the system has no memfd.
  * ZR_ERR_HOST_MEMORY: no descriptor is left. */
-zr_result zr_host_file(int *out);
+ZR_PRIVATE_API zr_result zr_host_file(int *out);
 /* The mappings that a backend may have: from ZR_CONF, or a little less than half of vm.max_map_count. */
 size_t zr_host_vma_budget(void);
 /* The capabilities and the limit of a kind, from the options that they share. */

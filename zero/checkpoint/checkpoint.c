@@ -256,6 +256,33 @@ zr_result zr_whole_open(struct zr_whole *out, zr_engine *engine, const struct zr
     return result;
 }
 
+zr_result zr_checkpoint_write_state(const struct zr_checkpoint *checkpoint)
+{
+    struct zr_whole whole;
+    zr_result result = zr_comm_all_status(
+        checkpoint->comm, zr_whole_open(&whole, checkpoint->engine, &checkpoint->shape, checkpoint->comm));
+    if (!result)
+        result = zr_state_write(
+            checkpoint->engine,
+            &(struct zr_state_file){.path = checkpoint->folder, .parts = whole.given, .in_place = true},
+            NULL);
+    zr_whole_close(&whole);
+    return result;
+}
+
+zr_result zr_checkpoint_read_state(const struct zr_checkpoint *checkpoint)
+{
+    struct zr_whole whole;
+    zr_result result = zr_comm_all_status(
+        checkpoint->comm, zr_whole_open(&whole, checkpoint->engine, &checkpoint->shape, checkpoint->comm));
+    if (!result)
+        result = zr_state_read(checkpoint->engine, &(struct zr_state_source){.path = checkpoint->folder,
+                                                                             .remedy = "resume from a save",
+                                                                             .parts = whole.given});
+    zr_whole_close(&whole);
+    return result;
+}
+
 void zr_whole_close(struct zr_whole *whole)
 {
     zr_transformer_close(&whole->transformer);

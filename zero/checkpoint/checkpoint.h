@@ -49,7 +49,7 @@ struct zr_checkpoint {
     bool any_seed;                       /* for resuming: the run's steps do not continue */
     bool assumed_shape;                  /* for resuming: see struct zr_model_file */
     unsigned micro_batches;              /* per step; recorded, and may differ when resuming */
-    unsigned workers;                    /* of parameter servers, with a batch each; 0: none */
+    uint64_t step_tokens;                /* of all ranks; likewise */
     struct zr_checkpoint_course course;  /* recorded, and may differ when resuming */
     struct zr_checkpoint_origin *origin; /* filled when resuming; NULL: not needed */
     uint64_t replaced;                   /* older step to remove after saving; 0: none. Used by rank 0 */
@@ -80,6 +80,12 @@ zr_result zr_checkpoint_save(const struct zr_checkpoint *checkpoint, uint64_t st
  * program's, another shape or seed (the message names the option), or a damaged file (the message names
  * it). ZR_ERR_CORRUPT: a file changed while it was read. */
 zr_result zr_checkpoint_resume(const struct zr_checkpoint *checkpoint, uint64_t *step);
+
+/* Write / read only the engine's state, to and from the existing file `folder`, which is in memory: it is
+ * neither synced nor renamed. A run reads what it has written itself, with any number of ranks. Not with
+ * groups, nor with errors of compression. Collective, with the same result on every rank. */
+zr_result zr_checkpoint_write_state(const struct zr_checkpoint *checkpoint);
+zr_result zr_checkpoint_read_state(const struct zr_checkpoint *checkpoint);
 
 /* Finds the newest complete step in an existing folder; *found false: none. Local. */
 zr_result zr_checkpoint_newest(const char *folder, bool *found, uint64_t *step);

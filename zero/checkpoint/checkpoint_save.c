@@ -149,8 +149,6 @@ static json_t *manifest_of(const struct save *save)
     unsigned world = zr_comm_world(checkpoint->comm), tensor = (unsigned)zr_shape_tensor(shape);
     zr_comm *pipeline = checkpoint->engine->options.pipeline;
     unsigned stages = pipeline ? zr_comm_world(pipeline) : 1;
-    uint64_t step_tokens = (uint64_t)shape->batch * zr_shape_own_sequence(shape) * (world / tensor / stages) *
-                           (checkpoint->workers ? checkpoint->workers : 1) * checkpoint->micro_batches;
     char checksum[24];
 
     json_set_alloc_funcs(zr_heap_alloc, zr_heap_free);
@@ -163,7 +161,7 @@ static json_t *manifest_of(const struct save *save)
         (int)checkpoint->stage, "parameters", (json_int_t)zr_engine_elements(checkpoint->engine), "optimizer",
         checkpoint->engine->optimizer->name, "average",
         (int)(checkpoint->engine->optimizer->kept_count == ZR_KEEPS_AVERAGE), "accumulate",
-        (int)checkpoint->micro_batches, "step_tokens", (json_int_t)step_tokens, "data_order",
+        (int)checkpoint->micro_batches, "step_tokens", (json_int_t)checkpoint->step_tokens, "data_order",
         (json_int_t)checkpoint->course.data_order, "course", course_of(&checkpoint->course), "precision",
         zr_precision_name(zr_engine_precision(checkpoint->engine)), "updates",
         (json_int_t)zr_engine_steps_done(checkpoint->engine), "shape", shape_of(save),

@@ -36,6 +36,7 @@ struct state {
     unsigned rank, world;
     size_t count; /* parameters in the file */
     struct zr_file file;
+    bool in_place;                         /* see struct zr_state_file */
     unsigned kinds;                        /* parameters, then the optimizer's slots; 1 for a model */
     uint64_t elements;                     /* of the parameters */
     uint64_t kind_at[STATE_KINDS_MAX + 1]; /* elements before a kind's, and of all */
@@ -551,6 +552,10 @@ static zr_result create(struct state *state, const char *partial, const char *pa
     uint64_t free_bytes;
     zr_result result = zr_path_kind_get(path, &kind);
 
+    if (state->in_place) {
+        result = zr_file_create(&state->file, path, ZR_CREATE_NOT);
+        return result == ZR_OK ? zr_file_resize(&state->file, file_bytes(state)) : result;
+    }
     if (result == ZR_OK && kind != ZR_PATH_NONE && kind != ZR_PATH_FILE)
         return zr_fail(ZR_ERR_IO, "cannot write '%s': it is not a regular file; give another name", path);
     if (result == ZR_OK)
@@ -569,6 +574,8 @@ static zr_result finish(struct state *state, const char *partial, const char *pa
 {
     zr_result result = zr_safetensors_put(&state->contents, state->data_at_bytes,
                                           &(struct zr_safetensors_sink){zr_safetensors_write, &state->file});
+    if (state->in_place)
+        return result;
     if (result == ZR_OK)
         result = zr_file_sync(&state->file);
     if (result == ZR_OK)
@@ -595,7 +602,7 @@ static zr_result write_all(struct state *state, const char *partial, const char 
     }
     if (result == ZR_OK) {
         result = transfer_all(state, STATE_SAVE, &mine);
-        result = result == ZR_OK ? zr_file_sync(&state->file) : result;
+        result = result == ZR_OK && !state->in_place ? zr_file_sync(&state->file) : result;
     }
     result = zr_comm_all_status(comm, result);
     if (result == ZR_OK)
@@ -616,7 +623,11 @@ zr_result zr_state_write(zr_engine *engine, const struct zr_state_file *file, ui
         state.numbers.steps = zr_engine_steps_done(engine);
         note_scaling(&state);
     }
-    zr_assert(zr_state_partial(file->path, partial)); /* shorter than PATH_BYTES_MAX */
+    state.in_place = file->in_place;
+    if (file->in_place)
+        snprintf(partial, sizeof partial, "%s", file->path);
+    else
+        zr_assert(zr_state_partial(file->path, partial)); /* shorter than PATH_BYTES_MAX */
     result = check_same_file(&state, file->path);
     if (result != ZR_OK)
         return result;
@@ -628,7 +639,7 @@ zr_result zr_state_write(zr_engine *engine, const struct zr_state_file *file, ui
     if (result == ZR_OK) {
         result = write_all(&state, partial, file->path);
         zr_file_close(&state.file); /* synced before, so it cannot lose data */
-        if (result != ZR_OK && state.rank == 0)
+        if (result != ZR_OK && state.rank == 0 && !file->in_place)
             zr_path_unlink(partial);
     }
     zr_drop(engine->options.host_arena, &state.piece);

@@ -49,6 +49,7 @@ struct zr_state_file {
     const struct zr_state_model *model; /* NULL: the whole state */
     const struct zr_state_parts *parts; /* NULL: the engine has whole tensors, its own list and its own
                                          * ranks */
+    bool in_place; /* `path` is an existing file in memory, which is neither synced nor renamed */
 };
 
 /* Writes the file between steps, and stores its checksum unless NULL. An existing file remains until the new

@@ -44,7 +44,6 @@ zr_result zr_local_control_make(struct zr_local_control *control, unsigned world
     size_t bytes = sizeof(struct zr_local_world) + world * sizeof(struct zr_local_rank);
     size_t limit_bytes =
         (bytes + 2 * CONTROL_GRANULE_BYTES - 1) / CONTROL_GRANULE_BYTES * CONTROL_GRANULE_BYTES;
-    struct zr_machine machine;
     void *block;
     zr_result result = zr_local_control_backend(control);
     if (result == ZR_OK)
@@ -57,12 +56,18 @@ zr_result zr_local_control_make(struct zr_local_control *control, unsigned world
             zr_arena_alloc(control->arena, &(struct zr_request){.bytes = bytes, .tag = ZR_TAG_COMM}, &block);
     if (result != ZR_OK)
         return result;
-    zr_os_machine(&machine);
     control->local = memset(block, 0, bytes);
-    control->local->world = world;
-    control->local->spins = world <= machine.cores_count;
+    zr_local_set_world(control->local, world);
     clear_ranks(control->local);
     return ZR_OK;
+}
+
+void zr_local_set_world(struct zr_local_world *local, unsigned world)
+{
+    struct zr_machine machine;
+    zr_os_machine(&machine);
+    local->world = world;
+    local->spins = world <= machine.cores_count;
 }
 
 void zr_local_control_restart(struct zr_local_world *local)

@@ -187,6 +187,16 @@ struct zr_local_world {
     _Atomic uint64_t run;           /* number of a run whose ranks meet at a rendezvous; 0: not known yet */
     _Atomic uint32_t generation;    /* of their connections, see zero/comm/message/tcp/wire.h */
 
+    /* Changes of the number of replicas, see replicas.h; they survive restarts. */
+    _Atomic int32_t notices[ZR_MAX_WORLD]; /* pids of ranks that got SIGTERM; 0: free */
+    _Atomic bool resize_wanted;            /* by events */
+    _Atomic uint32_t
+        moved; /* 1 + the replicas that a schedule wants, or 1; 0: no state is in the launcher's memory */
+    _Atomic bool resizing;       /* the ranks rejoin for a change; reset after restarts has advanced */
+    _Atomic uint32_t sizes;      /* changes so far */
+    uint32_t next[ZR_MAX_WORLD]; /* number of each rank after the change, or ZR_LOCAL_LEAVES; written before
+                                  * restarts advances */
+
     /* Exchange of ring descriptors: the rank whose turn it is to send. */
     _Alignas(64) _Atomic uint32_t turn; /* attempt * world + rank */
 
@@ -209,6 +219,8 @@ struct zr_local_control {
 zr_result zr_local_control_backend(struct zr_local_control *control);
 zr_result zr_local_control_make(struct zr_local_control *control, unsigned world);
 void zr_local_control_end(struct zr_local_control *control);
+/* Sets the number of ranks, at most that of zr_local_control_make(). No rank uses the block. */
+void zr_local_set_world(struct zr_local_world *local, unsigned world);
 /* Prepares the control block for the next communicators after the loss of a rank. No rank uses it. */
 void zr_local_control_restart(struct zr_local_world *local);
 
@@ -246,6 +258,7 @@ struct zr_local_part {
     struct zr_local_sockets sockets; /* the launcher closes them after the forks, or after the run if it may
                                       * fork more ranks */
     unsigned first, count;           /* ranks to fork */
+    int memory[ZR_LAUNCH_MEMORIES];  /* see zr_local_memory(); -1: none */
     int door[2]; /* of the holder of kept memory: the launcher's end, and the end that ranks inherit */
     int links[ZR_MAX_WORLD]; /* connections to the launchers of other ranks, or -1; used only with
                               * elsewhere() */
@@ -288,7 +301,8 @@ struct zr_local_birth {
     const struct zr_local_sockets *sockets;
     const sigset_t *before;
     pid_t launcher;
-    int door; /* the launcher's, for kept memory; -1: none */
+    int door;          /* the launcher's, for kept memory; -1: none */
+    const int *memory; /* see zr_local_memory(); NULL: none */
     unsigned rank;
     unsigned threads; /* ranks from `rank` on that are threads of this process; 0: the rank is the process */
     bool alone;       /* the launcher has only this rank; other ranks have other launchers (join.c) */

@@ -415,7 +415,8 @@ static int exit_code_of(zr_result result)
 
 int zr_local_join(const struct zr_launch_options *options, const struct zr_start *start)
 {
-    struct zr_local_part part = {.first = start->rank, .count = 1, .elsewhere = no_other_needs_this};
+    struct zr_local_part part = {
+        .first = start->rank, .count = 1, .memory = {-1, -1, -1, -1}, .elsewhere = no_other_needs_this};
     struct joining joining = {.start = start, .part = &part, .limit_ns = JOIN_NS};
     int code;
     if (options->join_timeout_ns != 0 && options->join_timeout_ns < JOIN_NS)

@@ -18,8 +18,10 @@
 #include "alloc/base/system/file.h"
 #include "alloc/base/system/os.h"
 #include "alloc/base/option.h"
+#include "alloc/backend/host_common.h"
 #include "alloc/keep/holder.h"
 #include "zero/launch/control.h"
+#include "zero/launch/replicas.h"
 
 #define MS_NS          1000000ull
 #define LATE_NS        (10 * MS_NS)     /* a launcher that wakes later than this was starved of CPU */
@@ -45,6 +47,7 @@ struct launcher {
     bool running[ZR_MAX_WORLD];
 
     struct zr_kept_holder holder; /* of the ranks' kept memory */
+    struct zr_replicas replicas;
     sigset_t signals, mask_before;
     struct sigaction child_before;
 
@@ -63,12 +66,15 @@ struct launcher {
     uint64_t late_ns;                   /* delay of this iteration; 0 if small */
     bool spared;                        /* the extra tick after a stall has been granted */
 
-    bool ending, killed;                 /* the run is being ended / SIGKILL has been sent */
-    bool speaks;                         /* this launcher ended the run, so its message counts */
-    uint64_t kill_ns;                    /* time of SIGKILL; valid if ending */
-    unsigned restarts;                   /* begun so far */
-    bool restarting;                     /* a rank was lost; the survivors are to rejoin */
-    uint64_t rejoin_ns;                  /* time at which ranks that have not rejoined are killed */
+    bool ending, killed; /* the run is being ended / SIGKILL has been sent */
+    bool speaks;         /* this launcher ended the run, so its message counts */
+    uint64_t kill_ns;    /* time of SIGKILL; valid if ending */
+    unsigned restarts;   /* begun so far, changes of the number of replicas included */
+    unsigned replaced;   /* of options->max_restarts */
+    unsigned stalled;    /* restarts beyond them since a step has ended */
+    bool restarting;     /* the ranks that run are to rejoin: one was lost, or the size changes */
+    bool lost;           /* a rank was lost since the last change of size */
+    uint64_t rejoin_ns;  /* time at which ranks that have not rejoined are killed */
     char loss[ZR_LOCAL_REASON_BYTES];    /* that a rank has asked to restart for; "": no rank has */
     bool forced;                         /* a request, not a failure, ended the run */
     char failure[ZR_LOCAL_REASON_BYTES]; /* message about a failed rank, printed at the end unless all
@@ -101,11 +107,12 @@ static void end_ranks(struct launcher *launcher, zr_result why, const char *reas
     launcher->ending = true;
     launcher->kill_ns = launcher->now_ns + GRACE_NS;
     launcher->speaks =
-        launcher->restarting || /* the waits have ended already */
         zr_local_end(launcher->local,
-                     &(struct zr_local_end){ZR_LOCAL_BY_LAUNCHER, launcher->part->first, why, reason});
+                     &(struct zr_local_end){ZR_LOCAL_BY_LAUNCHER, launcher->part->first, why, reason}) ||
+        launcher->restarting; /* the waits may have ended already */
     launcher->restarting = false;
     atomic_store(&launcher->local->restarting, false);
+    atomic_store(&launcher->local->resizing, false);
     zr_word_wake_all(&launcher->local->restarts);
 }
 
@@ -124,9 +131,11 @@ static void end_by_request(struct launcher *launcher, const char *why)
 
 static void kill_ranks(struct launcher *launcher)
 {
-    for (unsigned r = 0; r < launcher->options->world; r++)
+    for (unsigned r = 0; r < launcher->local->world; r++)
         if (launcher->running[r])
             kill((pid_t)atomic_load(&launcher->local->ranks[r].pid), SIGKILL);
+    for (unsigned i = 0; i < launcher->replicas.left_count; i++)
+        kill(launcher->replicas.left[i], SIGKILL);
     launcher->killed = true;
 }
 
@@ -146,21 +155,52 @@ static uint64_t rejoin_limit_ns(const struct zr_launch_options *options)
                                       : REJOIN_NS;
 }
 
-/* Begins a restart, unless none is left. A rank that dies during a restart belongs to it. */
-static bool begin_restart(struct launcher *launcher, const char *reason)
+static void await_rejoin(struct launcher *launcher)
+{
+    launcher->restarts += !launcher->restarting;
+    launcher->restarting = true;
+    launcher->rejoin_ns = launcher->now_ns + rejoin_limit_ns(launcher->options);
+}
+
+/* Whether a rank may have a successor beyond max_restarts: with replicas, as long as steps end. */
+static bool may_stay(struct launcher *launcher)
+{
+    /* The first status is that of the step that follows the last restart. */
+    if (atomic_load(&launcher->local->ranks[0].statuses) > 1)
+        launcher->stalled = 0;
+    return launcher->options->replicas.by_events && launcher->stalled++ < launcher->local->world;
+}
+
+/* Begins a restart, unless none is left. A rank that dies during a restart belongs to it. `rank` was killed;
+ * ZR_LOCAL_ALL: ranks of other launchers are waited for, see restart(). */
+static bool begin_restart(struct launcher *launcher, unsigned rank, const char *reason)
 {
     const struct zr_launch_options *options = launcher->options;
-    if (launcher->ending)
-        return false;
     if (!launcher->restarting) {
         launcher->restarts = atomic_load(&launcher->local->restarts); /* other launchers count too */
-        if (launcher->restarts >= options->max_restarts)
-            return false;
-        launcher->restarts++;
-        launcher->loss[0] = '\0';
+        launcher->replaced = options->replicas.most ? launcher->replaced : launcher->restarts;
     }
-    launcher->restarting = true;
-    launcher->rejoin_ns = launcher->now_ns + rejoin_limit_ns(options);
+    bool replaces = launcher->replaced < options->max_restarts;
+    bool rejoins = launcher->restarting || atomic_load(&launcher->local->resizing);
+    if (launcher->ending || (!rejoins && !replaces && !may_stay(launcher)))
+        return false;
+    launcher->loss[0] = '\0';
+    if (rank == ZR_LOCAL_ALL) {
+        launcher->replaced += !launcher->restarting;
+        snprintf(launcher->loss, sizeof launcher->loss, "%s", reason);
+    } else if (atomic_load(&launcher->local->resizing)) { /* its part of the state has been handed over */
+        zr_local_log("%s; a new process takes its number", reason);
+    } else if (replaces || !options->replicas.by_events) {
+        launcher->replaced += !launcher->restarting;
+        zr_local_log("%s; restart %u of %u replaces it", reason, launcher->replaced, options->max_restarts);
+    } else {
+        bool leaves = zr_replicas_lose(&launcher->replicas, rank);
+        zr_local_log("%s; %s", reason,
+                     leaves ? "its replica leaves, and a successor hands its state over"
+                            : "a successor replaces it, because its replica has to remain");
+    }
+    await_rejoin(launcher);
+    launcher->lost = true;
     atomic_store(&launcher->local->lost_ns, launcher->now_ns);
     atomic_store(&launcher->local->restarting, true);
     zr_local_end(launcher->local,
@@ -182,12 +222,8 @@ static void rank_was_killed(struct launcher *launcher, unsigned rank, int signal
         snprintf(who, sizeof(who), "the process of all ranks");
     snprintf(reason, sizeof(reason), "%s (pid %d) was killed by signal %d (%s)%s", who,
              (int)atomic_load(&dead->pid), signal_number, name ? name : "unknown", place);
-    if (begin_restart(launcher, reason)) {
-        launcher->loss[0] = '\0';
-        zr_local_log("%s; restart %u of %u replaces it", reason, launcher->restarts,
-                     launcher->options->max_restarts);
+    if (begin_restart(launcher, rank, reason))
         return;
-    }
     zr_local_log("%s; the run ends%s", reason, hint);
     launcher->code = EXIT_SIGNAL + signal_number;
     end_ranks(launcher, ZR_ERR_PEER, reason);
@@ -257,10 +293,16 @@ static void reap(struct launcher *launcher)
         reap_threads(launcher);
         return;
     }
-    for (unsigned r = 0; r < launcher->options->world; r++)
+    for (unsigned r = 0; r < launcher->local->world; r++)
         if (launcher->running[r] &&
             waitpid((pid_t)atomic_load(&launcher->local->ranks[r].pid), &status, WNOHANG) > 0)
             rank_ended(launcher, r, status);
+    struct zr_replicas *replicas = &launcher->replicas;
+    for (unsigned i = 0; i < replicas->left_count; i++)
+        if (waitpid(replicas->left[i], &status, WNOHANG) > 0) {
+            replicas->left[i--] = replicas->left[--replicas->left_count];
+            launcher->alive--;
+        }
 }
 
 /* ---- Requests and deadlines ---------------------------------------------------------------------------- */
@@ -302,7 +344,7 @@ static void take_signal(struct launcher *launcher, int signal_number)
 /* Whether all ranks of the run have ended, including those of other launchers. */
 static bool all_ended(const struct launcher *launcher)
 {
-    for (unsigned r = 0; r < launcher->options->world; r++)
+    for (unsigned r = 0; r < launcher->local->world; r++)
         if (!atomic_load(&launcher->local->ranks[r].ended))
             return false;
     return true;
@@ -318,7 +360,7 @@ static bool has_deadline(const struct launcher *launcher)
 static bool any_busy(const struct launcher *launcher)
 {
     const struct zr_local_rank *ranks = launcher->local->ranks;
-    for (unsigned r = 0; r < launcher->options->world; r++)
+    for (unsigned r = 0; r < launcher->local->world; r++)
         if (!atomic_load(&ranks[r].ended) && atomic_load(&ranks[r].busy))
             return true;
     return false;
@@ -330,7 +372,7 @@ static void note_progress(struct launcher *launcher)
     const struct zr_local_world *local = launcher->local;
     uint32_t heartbeats = 0, statuses = atomic_load_explicit(&local->ranks[0].statuses, memory_order_relaxed);
     bool excused = any_busy(launcher);
-    for (unsigned r = 0; r < launcher->options->world; r++)
+    for (unsigned r = 0; r < launcher->local->world; r++)
         heartbeats += atomic_load_explicit(&local->ranks[r].heartbeats, memory_order_relaxed);
     if (heartbeats == launcher->heartbeats && !excused)
         return;
@@ -493,7 +535,8 @@ static zr_result fork_ranks(struct launcher *launcher)
         if (threads == 0 || r == part->first)
             pid = zr_fault(ZR_FAULT_THREAD) ? -1 : fork();
         if (pid == 0) {
-            close_other_inboxes(&part->sockets, r);
+            if (launcher->options->replicas.inner == 0) /* else ranks get other numbers */
+                close_other_inboxes(&part->sockets, r);
             close_links(part);
             close(part->door[0]);
             zr_local_become_rank(&(struct zr_local_birth){.options = launcher->options,
@@ -502,6 +545,7 @@ static zr_result fork_ranks(struct launcher *launcher)
                                                           .before = &launcher->mask_before,
                                                           .launcher = self,
                                                           .door = part->door[1],
+                                                          .memory = part->memory,
                                                           .alone = part->elsewhere != NULL,
                                                           .threads = threads,
                                                           .rank = r});
@@ -523,8 +567,10 @@ static zr_result fork_ranks(struct launcher *launcher)
 static bool have_rejoined(struct launcher *launcher)
 {
     struct zr_local_world *local = launcher->local;
-    bool late = launcher->now_ns >= launcher->rejoin_ns, all = true;
-    for (unsigned r = 0; r < launcher->options->world; r++) {
+    bool late = launcher->now_ns >= launcher->rejoin_ns, all = launcher->replicas.left_count == 0;
+    for (unsigned i = 0; late && i < launcher->replicas.left_count; i++)
+        kill(launcher->replicas.left[i], SIGKILL);
+    for (unsigned r = 0; r < launcher->local->world; r++) {
         if (!launcher->running[r] || atomic_load(&local->ranks[r].rejoins) == launcher->restarts)
             continue;
         all = false;
@@ -541,14 +587,30 @@ static void take_losses(struct launcher *launcher)
     struct zr_local_world *local = launcher->local;
     char loss[ZR_LOCAL_REASON_BYTES];
     for (unsigned r = 0; r < local->world && !launcher->restarting && !launcher->ending; r++) {
-        if (!launcher->running[r] || atomic_load(&local->ranks[r].rejoins) <= atomic_load(&local->restarts))
+        if (!launcher->running[r] || atomic_load(&local->ranks[r].rejoins) <= atomic_load(&local->restarts) ||
+            atomic_load(&local->resizing)) /* set before `rejoins` */
             continue;
         snprintf(loss, sizeof loss, "%s", local->ranks[r].message[ZR_LOCAL_BY_RANK]);
-        if (begin_restart(launcher, loss))
-            memcpy(launcher->loss, loss, sizeof loss);
-        else
+        if (!begin_restart(launcher, ZR_LOCAL_ALL, loss))
             end_ranks(launcher, ZR_ERR_PEER, loss);
     }
+}
+
+/* Begins a change of the number of replicas when the first rank waits for it. */
+static void begin_resize(struct launcher *launcher)
+{
+    if (launcher->restarting || launcher->ending || !atomic_load(&launcher->local->resizing))
+        return;
+    await_rejoin(launcher);
+    if (!launcher->lost)
+        atomic_store(&launcher->local->lost_ns, launcher->now_ns);
+}
+
+static void resize(struct launcher *launcher)
+{
+    zr_replicas_change(&launcher->replicas, launcher->running);
+    launcher->part->count = launcher->local->world;
+    launcher->lost = false;
 }
 
 /* Forks the missing ranks and lets the others continue, once no rank uses the control block. */
@@ -558,14 +620,17 @@ static void restart(struct launcher *launcher)
     if (!have_rejoined(launcher))
         return;
     if (launcher->loss[0])
-        zr_local_log("%s; restart %u of %u waits up to %.4g s for it", launcher->loss, launcher->restarts,
+        zr_local_log("%s; restart %u of %u waits up to %.4g s for it", launcher->loss, launcher->replaced,
                      launcher->options->max_restarts, (double)rejoin_limit_ns(launcher->options) * 1e-9);
+    if (atomic_load(&local->resizing))
+        resize(launcher);
     zr_local_control_restart(local);
     zr_local_sockets_drain(&launcher->part->sockets);
     launcher->heartbeats = launcher->statuses = 0;
     launcher->restarting = false;
     atomic_store(&local->restarts, launcher->restarts);
     atomic_store(&local->restarting, false);
+    atomic_store(&local->resizing, false);
     zr_result result = fork_ranks(launcher);
     zr_word_wake_all(&local->restarts);
     if (result == ZR_OK)
@@ -593,6 +658,8 @@ static void watch(struct launcher *launcher)
         zr_kept_holder_serve(&launcher->holder, part->door[0]);
         if (part->elsewhere)
             part->elsewhere(part);
+        zr_replicas_serve(&launcher->replicas, launcher->request != 0 || launcher->ending);
+        begin_resize(launcher);
         take_losses(launcher);
         if (launcher->restarting)
             restart(launcher);
@@ -640,7 +707,7 @@ static void print_failure(const struct launcher *launcher)
 {
     const struct zr_local_part *part = launcher->part;
     if (launcher->failure[0] && launcher->speaks && !atomic_load(&launcher->local->said) &&
-        (launcher->same_code < part->count || part->count < launcher->options->world))
+        (launcher->same_code < part->count || part->count < launcher->local->world))
         zr_local_log("%s; the run ends", launcher->failure);
 }
 
@@ -650,14 +717,18 @@ int zr_local_watch_over(const struct zr_launch_options *options, struct zr_local
     launcher.now_ns = launcher.wake_ns = zr_os_now_ns();
     zr_kept_holder_init(&launcher.holder);
     hold_signals(&launcher);
+    zr_replicas_init(&launcher.replicas, &options->replicas, launcher.local);
     zr_result result = open_door(part);
+    if (result == ZR_OK && options->replicas.by_events)
+        result = zr_replicas_open(&launcher.replicas);
     if (result == ZR_OK)
         result = fork_ranks(&launcher);
-    if (options->max_restarts == 0)
+    if (options->max_restarts == 0 && options->replicas.inner == 0)
         zr_local_sockets_close(&part->sockets);
     if (result != ZR_OK)
         end_ranks(&launcher, ZR_ERR_PEER, zr_last_error());
     watch(&launcher);
+    zr_replicas_close(&launcher.replicas);
     close_door(&launcher);
     release_signals(&launcher);
     if (result != ZR_OK) {
@@ -669,9 +740,32 @@ int zr_local_watch_over(const struct zr_launch_options *options, struct zr_local
     return exit_code(&launcher);
 }
 
+/* The most ranks that the run may have. */
+static unsigned most_ranks(const struct zr_launch_options *options)
+{
+    unsigned most = options->replicas.most * options->replicas.inner * options->replicas.outer;
+    return most > options->world ? most : options->world;
+}
+
+/* Files for what a change of size hands over; the launcher keeps them. */
+static zr_result open_memories(struct zr_local_part *part, const struct zr_launch_options *options)
+{
+    zr_result result = ZR_OK;
+    for (unsigned i = 0; i < ZR_LAUNCH_MEMORIES && options->replicas.inner > 0 && result == ZR_OK; i++)
+        result = zr_host_file(&part->memory[i]);
+    return result;
+}
+
+static void close_memories(struct zr_local_part *part)
+{
+    for (unsigned i = 0; i < ZR_LAUNCH_MEMORIES; i++)
+        if (part->memory[i] >= 0)
+            close(part->memory[i]);
+}
+
 int zr_local_launch(const struct zr_launch_options *options)
 {
-    struct zr_local_part part = {.first = 0};
+    struct zr_local_part part = {.first = 0, .memory = {-1, -1, -1, -1}};
     struct zr_launch_options own;
     int code;
     if (ZR_STRUCT_COPY(zr_launch_options, save_within_ns, &own, options) != ZR_OK) {
@@ -683,7 +777,7 @@ int zr_local_launch(const struct zr_launch_options *options)
         zr_local_log("zr_local_launch() requires options with rank_main");
         return EXIT_USAGE;
     }
-    if (options->world == 0 || options->world > ZR_MAX_WORLD) {
+    if (options->world == 0 || most_ranks(options) > ZR_MAX_WORLD) {
         zr_local_log("world must be 1 to %d on one machine", ZR_MAX_WORLD);
         return EXIT_USAGE;
     }
@@ -693,11 +787,15 @@ int zr_local_launch(const struct zr_launch_options *options)
     }
     part.count = options->world;
     zr_local_sockets_clear(&part.sockets);
-    zr_result result = zr_local_control_make(&part.control, options->world);
+    zr_result result = zr_local_control_make(&part.control, most_ranks(options));
     if (result == ZR_OK)
         part.control.local->threads = options->threads;
+    if (result == ZR_OK)
+        zr_local_set_world(part.control.local, options->world);
     if (result == ZR_OK && !options->threads)
-        result = zr_local_sockets_make(&part.sockets, options->world);
+        result = zr_local_sockets_make(&part.sockets, most_ranks(options));
+    if (result == ZR_OK)
+        result = open_memories(&part, options);
     if (result == ZR_OK) {
         code = zr_local_watch_over(options, &part);
     } else {
@@ -706,6 +804,7 @@ int zr_local_launch(const struct zr_launch_options *options)
     }
     if (code != 0 && options->clean_up)
         options->clean_up(options->argument);
+    close_memories(&part);
     zr_local_sockets_close(&part.sockets);
     zr_local_control_end(&part.control);
     return code;

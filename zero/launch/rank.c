@@ -27,6 +27,8 @@ static struct {
     struct zr_local_world *local;
     const struct zr_local_sockets *sockets;
     pid_t launcher; /* 0: no launcher forked this rank */
+    int memory[ZR_LAUNCH_MEMORIES];
+    bool leaves; /* SIGTERM takes its replica, not the run */
     unsigned rank;
     bool holds; /* mpirun's signals are blocked and taken one by one */
     const struct zr_local_ties *ties;
@@ -60,10 +62,23 @@ void zr_local_ask_for_end(struct zr_local_world *local, int signal_number)
     atomic_compare_exchange_strong(&local->ends, &none, (uint32_t)signal_number);
 }
 
+/* Notes this rank's pid for the launcher. */
+static void give_notice(void)
+{
+    for (unsigned i = 0; i < ZR_MAX_WORLD; i++) {
+        int32_t none = 0;
+        if (atomic_compare_exchange_strong(&self.local->notices[i], &none, (int32_t)getpid()))
+            break;
+    }
+    kill(self.launcher, SIGCHLD); /* the launcher then reads it */
+}
+
 /* SIGTERM and SIGUSR1 for a rank's pid apply to the run; the launcher reads the control block. */
 static void forward_request(int signal_number)
 {
-    if (signal_number == SIGTERM || signal_number == ZR_MPIRUN_SAVE_AND_END)
+    if (signal_number == SIGTERM && self.leaves)
+        give_notice();
+    else if (signal_number == SIGTERM || signal_number == ZR_MPIRUN_SAVE_AND_END)
         zr_local_ask_for_end(self.local, SIGTERM);
     else if (signal_number == SIGINT || signal_number == ZR_MPIRUN_INTERRUPT)
         zr_local_ask_for_end(self.local, SIGINT);
@@ -141,6 +156,9 @@ void zr_local_become_rank(const struct zr_local_birth *birth)
     self.launcher = birth->launcher;
     self.rank = birth->rank;
     zr_holding_set_door(birth->door);
+    for (unsigned i = 0; i < ZR_LAUNCH_MEMORIES; i++)
+        self.memory[i] = birth->memory ? birth->memory[i] : -1;
+    self.leaves = options->replicas.by_events;
     self.clean_up = options->clean_up;
     self.argument = options->argument;
     for (unsigned r = birth->rank; r < birth->rank + (birth->threads ? birth->threads : 1); r++)
@@ -235,7 +253,8 @@ void zr_local_set_ties(const struct zr_local_ties *ties)
 /* Whether a restart has begun, or may begin: `abort` ends the run unless `restarting` was set before it. */
 static bool may_restart(const struct zr_local_world *local, bool asks)
 {
-    return (asks && atomic_load(&local->abort) == 0) || atomic_load(&local->restarting);
+    return (asks && atomic_load(&local->abort) == 0) || atomic_load(&local->restarting) ||
+           atomic_load(&local->resizing);
 }
 
 zr_result zr_local_await_restart(struct zr_local_world *local, unsigned rank, const char *reason)
@@ -262,6 +281,54 @@ zr_result zr_local_rejoin(struct zr_local_world *local, unsigned rank)
     if (!local || rank >= local->world)
         return zr_fail(ZR_ERR_INVALID, "zr_local_rejoin() requires a world that includes this rank");
     return self.ties ? self.ties->rejoin(local, rank) : zr_local_await_restart(local, rank, NULL);
+}
+
+zr_result zr_local_rejoin_as(struct zr_local_world *local, unsigned *rank)
+{
+    unsigned sizes = zr_local_sizes(local);
+    zr_result result = zr_local_rejoin(local, *rank);
+    if (result == ZR_OK && zr_local_sizes(local) != sizes)
+        *rank = local->next[*rank];
+    if (result == ZR_OK && *rank != ZR_LOCAL_LEAVES)
+        self.rank = *rank;
+    return result;
+}
+
+bool zr_local_wants_resize(const struct zr_local_world *local)
+{
+    return local && atomic_load(&local->resize_wanted);
+}
+
+void zr_local_move(struct zr_local_world *local, unsigned replicas)
+{
+    atomic_store(&local->moved, 1 + replicas);
+    atomic_store(&local->resizing, true);
+}
+
+bool zr_local_is_moved(const struct zr_local_world *local)
+{
+    return local && atomic_load(&local->moved) > 0;
+}
+
+void zr_local_end_move(struct zr_local_world *local)
+{
+    if (local)
+        atomic_store(&local->moved, 0);
+}
+
+unsigned zr_local_world(const struct zr_local_world *local)
+{
+    return local ? local->world : 0;
+}
+
+unsigned zr_local_sizes(const struct zr_local_world *local)
+{
+    return local ? atomic_load(&local->sizes) : 0;
+}
+
+int zr_local_memory(unsigned which)
+{
+    return which < ZR_LAUNCH_MEMORIES && self.launcher ? self.memory[which] : -1;
 }
 
 bool zr_local_is_restarting(struct zr_local_world *local)

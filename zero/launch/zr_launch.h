@@ -16,6 +16,15 @@ enum { ZR_MAX_WORLD = 256 };
 /* State of a run as a rank sees it, in memory shared with the launcher. */
 struct zr_local_world;
 
+/* A number of ranks that changes by whole replicas. A rank's number is (o * replicas + replica) * inner + i,
+ * for o below `outer` and i below `inner`. */
+struct zr_launch_replicas {
+    unsigned inner, outer; /* their product: ranks of a replica. 0: the number of ranks does not change */
+    unsigned least, most;
+    bool by_events; /* SIGTERM to a rank and a loss beyond max_restarts take a replica, zr_launch_join() adds
+                     * one; false: the program has a schedule, see zr_local_move() */
+};
+
 struct zr_launch_options {
     size_t struct_bytes; /* sizeof the struct, or 0: see "Options" in alloc/zr.h */
     unsigned world;
@@ -47,6 +56,8 @@ struct zr_launch_options {
     /* The ranks are threads of one process, which is forked here; only with the local transport, without
      * max_restarts. Their stacks have 8 MiB. A rank calls zr_local_fail() and zr_local_part() at its end. */
     bool threads;
+    /* Only for ranks that are forked here, with the local transport; see zr_local_rejoin_as(). */
+    struct zr_launch_replicas replicas;
 };
 
 /* Forks the ranks, forwards signals, and waits for all ranks. Call it with a single thread, before the
@@ -60,7 +71,8 @@ struct zr_launch_options {
  * progress. Within save_within_ns this deadline moves while ranks make progress: a rank may be silent for
  * 5 s, or for three times the longest gap between two calls on a communicator in the previous step. Two
  * signals within 0.1 s count as one, since timeout(1) signals the process and its group. SIGUSR1 is
- * forwarded. SIGTERM or SIGUSR1 sent to the pid of a rank counts as sent to the run. */
+ * forwarded. SIGTERM or SIGUSR1 sent to the pid of a rank counts as sent to the run; SIGTERM not with
+ * replicas.by_events. */
 ZR_API int zr_local_launch(const struct zr_launch_options *options);
 
 /* Restarts, with max_restarts. If a signal kills a rank, every wait of the other ranks fails with
@@ -73,6 +85,34 @@ ZR_API int zr_local_launch(const struct zr_launch_options *options);
  * Over TCP, it closes this rank's connections and makes them again, within rejoin_timeout_ns. Ranks of other
  * launchers wait for each other there, also after a link was cut. */
 ZR_API zr_result zr_local_rejoin(struct zr_local_world *local, unsigned rank);
+/* Changes of the number of replicas, with options.replicas. All ranks end a step, write what the next world
+ * needs to memory that the launcher has, agree that it is complete, call zr_local_move(), destroy their
+ * communicators and call zr_local_rejoin_as(). Ranks that remain keep their processes and may get other
+ * numbers. A rank that is lost on the way has a successor, as after zr_local_rejoin(), in the old world or in
+ * the next one.
+ *
+ * Whether events want a change; ranks may see it at different times, and agree on it with a message of their
+ * own. */
+ZR_API bool zr_local_wants_resize(const struct zr_local_world *local);
+/* The memory is complete. `replicas`: of the next world by a schedule; 0: what events want. */
+ZR_API void zr_local_move(struct zr_local_world *local, unsigned replicas);
+/* Whether the memory is complete / declares that it is not needed any more. */
+ZR_API bool zr_local_is_moved(const struct zr_local_world *local);
+ZR_API void zr_local_end_move(struct zr_local_world *local);
+/* zr_local_rejoin() with or without a change: *rank becomes the number in the next world, or ZR_LOCAL_LEAVES,
+ * after which rank_main() returns 0. */
+#define ZR_LOCAL_LEAVES UINT32_MAX
+ZR_API zr_result zr_local_rejoin_as(struct zr_local_world *local, unsigned *rank);
+/* The number of ranks / of changes before this process, or this process's last zr_local_rejoin_as(). */
+ZR_API unsigned zr_local_world(const struct zr_local_world *local);
+ZR_API unsigned zr_local_sizes(const struct zr_local_world *local);
+/* Descriptors of files in memory that outlive the ranks, the same numbers in all of them; -1: none. */
+enum { ZR_LAUNCH_MEMORIES = 4 };
+ZR_API int zr_local_memory(unsigned which);
+/* Asks the run of this launcher, of the same user, for one replica more; *replicas: how many there are then.
+ * ZR_ERR_INVALID: the pid is not that of a launcher that adds replicas, or it refuses. */
+ZR_API zr_result zr_launch_join(int launcher, unsigned *replicas);
+
 /* After ZR_ERR_PEER: whether a rank was lost and zr_local_rejoin() is expected. Over TCP it waits for up to
  * ten heartbeats until this rank has seen the loss that another rank reports. */
 ZR_API bool zr_local_is_restarting(struct zr_local_world *local);

@@ -175,8 +175,9 @@ zr_result zr_list_run_count_loss(const struct zr_list_run *run, double loss)
 zr_result zr_list_run_add_loss(const struct zr_list_run *run, unsigned micro_batch)
 {
     double loss;
-    (void)micro_batch; /* each passes through the first place */
-    zr_result result = zr_list_run_mean_loss(run, &loss);
+    if (!zr_trainer_weighs(run->trainer, micro_batch))
+        return ZR_OK;
+    zr_result result = zr_list_run_mean_loss(run, &loss); /* each passes through the first place */
     return result == ZR_OK ? zr_list_run_count_loss(run, loss) : result;
 }
 
@@ -189,7 +190,6 @@ zr_result zr_module_pass_backward(const struct zr_list_run *run, const struct zr
 {
     zr_trainer *trainer = run->trainer;
     struct zr_activations *store = &trainer->activations;
-    const struct zr_engine_options *o = &trainer->engine->options;
     size_t module = action->index;
     const struct zr_module_type *type = trainer->model->modules[module].type;
     struct zr_activation_place place = zr_frame_place(trainer, module, action->micro_batch);
@@ -221,7 +221,10 @@ zr_result zr_module_pass_backward(const struct zr_list_run *run, const struct zr
         return result;
     pass.dy = dy;
     pass.dx = dx;
-    pass.scale = zr_engine_loss_scale(trainer->engine) / ((float)run->rows * (float)o->micro_batches);
+    pass.scale = zr_trainer_weighs(trainer, action->micro_batch)
+                     ? zr_engine_loss_scale(trainer->engine) /
+                           ((float)run->rows * (float)zr_trainer_mean_micro_batches(trainer))
+                     : 0;
     result = type->backward(&pass);
     if (result == ZR_OK && zr_trainer_is_last(trainer, module) && action->part == 0)
         result = run->add_loss(run, action->micro_batch);

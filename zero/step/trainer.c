@@ -34,6 +34,11 @@ static bool computes_losses(const zr_trainer *trainer)
     return found;
 }
 
+void zr_trainer_set_share(zr_trainer *trainer, struct zr_step_share share)
+{
+    trainer->share = share;
+}
+
 static uint64_t host_waits(const zr_trainer *trainer)
 {
     const struct zr_kernel_streams *streams = trainer->engine->options.kernels->streams;
@@ -47,7 +52,7 @@ static zr_result count_losses(const struct zr_list_run *run)
 {
     zr_result result = ZR_OK;
     unsigned count = computes_losses(run->trainer) ? run->trainer->engine->options.micro_batches : 0;
-    for (unsigned m = 0; m < count && result == ZR_OK; m++)
+    for (unsigned m = 0; m < count && zr_trainer_weighs(run->trainer, m) && result == ZR_OK; m++)
         result = zr_list_run_count_loss(run, zr_staging_mean_loss(&run->trainer->staging, m, run->rows));
     return result;
 }
@@ -56,7 +61,7 @@ static zr_result count_losses(const struct zr_list_run *run)
 static zr_result agree(struct zr_list_run *run)
 {
     const zr_trainer *trainer = run->trainer;
-    return run->calls->update(run->calls->state, trainer->loss_sum / trainer->engine->options.micro_batches,
+    return run->calls->update(run->calls->state, trainer->loss_sum / zr_trainer_mean_micro_batches(trainer),
                               &run->engine.rate);
 }
 

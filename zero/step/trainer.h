@@ -13,6 +13,13 @@
 #include "zero/step/schedule.h"
 #include "zero/step/staging.h"
 
+/* This rank's part of a step's micro-batches, which data ranks may divide unequally. Zeros: all of them have
+ * weight. */
+struct zr_step_share {
+    unsigned weighted; /* this many of the rank's first micro-batches have weight; the others have none */
+    double mean;       /* micro-batches with weight per data rank: the mean of all data ranks */
+};
+
 struct zr_list_run;
 struct zr_trainer {
     const struct zr_model *model; /* the caller's model or the cut's */
@@ -36,6 +43,7 @@ struct zr_trainer {
     zr_result (*add_loss)(const struct zr_list_run *run, unsigned micro_batch); /* of `step` */
     const void **parameters; /* [units_count]: parameters of units in use, else NULL */
     struct zr_staging staging;
+    struct zr_step_share share;
     double loss_sum;     /* over the step's micro-batches */
     uint64_t host_waits; /* waits for the GPU during the last step */
     struct zr_step_graph graph;
@@ -50,6 +58,20 @@ struct zr_trainer {
 static inline bool zr_trainer_is_last(const zr_trainer *trainer, size_t module)
 {
     return zr_module_is_last(&trainer->model->modules[module]);
+}
+
+/* Sets the share of later steps; not with an asynchronous pipeline. Sums of a measurement of the first
+ * micro-batch (measures_squares) take shares as equal. */
+void zr_trainer_set_share(zr_trainer *trainer, struct zr_step_share share);
+
+static inline bool zr_trainer_weighs(const zr_trainer *trainer, unsigned micro_batch)
+{
+    return trainer->share.weighted == 0 || micro_batch < trainer->share.weighted;
+}
+
+static inline double zr_trainer_mean_micro_batches(const zr_trainer *trainer)
+{
+    return trainer->share.weighted > 0 ? trainer->share.mean : trainer->engine->options.micro_batches;
 }
 
 /* What the lists of a trainer have in common. */

@@ -179,6 +179,8 @@ zr_result zr_data_open(struct zr_data *out, const struct zr_data_options *option
         .files = {.text = options->bytes, .type = options->type, .vocabulary = options->vocabulary},
         .order = options->order ? options->order : ZR_DATA_ORDER_ROWS};
     out->options.micro_batches = options->micro_batches ? options->micro_batches : 1;
+    if (options->step_micro_batches == 0)
+        out->options.step_micro_batches = (uint64_t)options->data_ranks * out->options.micro_batches;
     if (options->sequence == 0 || options->batch == 0 || options->data_ranks == 0 ||
         options->vocabulary == 0 || (options->bytes && options->vocabulary < 256))
         return zr_fail(ZR_ERR_INVALID, "invalid data options: %zu x %zu tokens below %zu on %u data ranks",
@@ -223,7 +225,7 @@ zr_result zr_data_scan(struct zr_data *data)
 
 static uint64_t step_rows(const struct zr_data *data)
 {
-    return (uint64_t)data->options.data_ranks * data->options.batch * data->options.micro_batches;
+    return data->options.step_micro_batches * data->options.batch;
 }
 
 void zr_data_resume(struct zr_data *data, uint64_t step, uint64_t rows)

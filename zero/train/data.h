@@ -32,8 +32,9 @@ struct zr_data_options {
     size_t vocabulary;       /* upper bound of tokens */
     size_t sequence, batch;  /* batch: per data rank and micro-batch */
     unsigned data_ranks;
-    unsigned micro_batches;   /* per step; 0: 1 */
-    enum zr_data_order order; /* 0: ZR_DATA_ORDER_ROWS */
+    unsigned micro_batches;      /* per step; 0: 1 */
+    uint64_t step_micro_batches; /* of all data ranks; 0: all of theirs. See division.h */
+    enum zr_data_order order;    /* 0: ZR_DATA_ORDER_ROWS */
     uint64_t seed;
 };
 

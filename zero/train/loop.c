@@ -17,11 +17,15 @@
 #include "zero/train/history.h"
 #include "zero/train/loop.h"
 #include "zero/train/messages.h"
+#include "zero/train/moved.h"
 #include "zero/train/noise.h"
 #include "zero/train/saves.h"
 #include "zero/train/settings/args.h"
 #include "zero/train/servers/servers.h"
 #include "zero/train/report/terminal.h"
+
+/* When a rank has ended this many steps after a change of size, all ranks have ended one. */
+enum { KEPT_STEPS = 2 };
 
 /* ---- Steps --------------------------------------------------------------------------------------------- */
 
@@ -51,10 +55,12 @@ struct loop {
     struct zr_prove *prove; /* NULL: not requested */
     bool resuming;          /* while resuming, a failure means a damaged checkpoint */
     bool refusal_printed;
-    bool norm_mattered; /* the last step was clipped or skipped, so the next one waits for its norm */
-    int ended;          /* the signal that requested the end; 0: none */
-    bool restarts;      /* another rank was lost, and is replaced */
-    bool yields;        /* the run yields its time slice after the step, by agreement */
+    bool norm_mattered;    /* the last step was clipped or skipped, so the next one waits for its norm */
+    int ended;             /* the signal that requested the end; 0: none */
+    bool restarts;         /* another rank was lost, and is replaced */
+    bool resizes;          /* events change the number of replicas after the step, by agreement */
+    struct zr_moved moved; /* its step, and the sizes so far; read after a change of size */
+    bool yields;           /* the run yields its time slice after the step, by agreement */
     struct agreed_request noted;    /* with a board: see note_request() */
     uint64_t meets_at;              /* likewise; 0: no request */
     struct agreed_request deferred; /* until the pipeline has drained */
@@ -185,6 +191,8 @@ static zr_result load_batch(void *state, unsigned micro_batch)
     struct zr_data_place place = {.step = step->number + micro_batch / per_step,
                                   .data_rank = zr_train_data_rank(rank->config, rank->place),
                                   .micro_batch = micro_batch % per_step};
+    if (!zr_trainer_weighs(rank->state.trainer, place.micro_batch))
+        place.micro_batch = 0; /* without weight, and of a row that the files have */
     zr_rank_draw(rank, &rank->state, &place);
     return zr_batch_train(&batch, &place);
 }
@@ -248,6 +256,7 @@ static zr_result before_update(void *state, double loss, float *rate)
     struct zr_message agreed, mine = {.loss = loss,
                                       .request = own_request(loop),
                                       .end_signal = zr_local_end_signal(loop->rank.local),
+                                      .resizes = zr_local_wants_resize(loop->rank.local),
                                       .yields = zr_slices_wanted(&loop->rank),
                                       .refusals = loop->rank.state.context.refusals};
     bool ends = zr_trainer_is_drained(loop->rank.state.trainer);
@@ -270,6 +279,7 @@ static zr_result before_update(void *state, double loss, float *rate)
             step->end_signal = agreed.end_signal;
         }
         loop->yields = agreed.yields && !loop->messages.board;
+        loop->resizes = agreed.resizes;
         say_refused(loop, &agreed);
     }
     if (result != ZR_OK)
@@ -563,7 +573,7 @@ static zr_result finish_step(struct loop *loop, uint64_t step)
     const struct zr_train_config *config = loop->rank.config;
     struct step last = {.loop = loop, .number = step};
     zr_result result = ZR_OK;
-    if (zr_local_restarts(loop->rank.local) == 0 || step == 0)
+    if (zr_local_restarts(loop->rank.local) == 0 || step == loop->moved.step)
         return ZR_OK;
     if (evaluates_after(config, step)) {
         result = load_batch(&last, 0); /* of a rank without a window */
@@ -622,6 +632,61 @@ static zr_result meet(struct loop *loop, uint64_t *step, bool scheduled, struct 
     return ZR_OK;
 }
 
+/* ---- Changes of size ----------------------------------------------------------------------------------- */
+
+/* Whether the number of replicas changes after a step, by --resize or by events. */
+static bool changes_size(const struct loop *loop, uint64_t step)
+{
+    const struct zr_train_config *config = loop->rank.config;
+    const unsigned scheduled = zr_train_scheduled(config, step);
+    return step < config->steps && !loop->ended &&
+           (scheduled > 0 ? scheduled != zr_train_data_ranks(config) : loop->resizes);
+}
+
+/* Hands the state over if the size changes after a step; run() then ends, and begins again in the next size.
+ */
+static zr_result change_size(struct loop *loop, uint64_t step)
+{
+    if (!changes_size(loop, step))
+        return ZR_OK;
+    loop->moved.step = step;
+    zr_result result = zr_moved_write(&loop->saves, &loop->history, &loop->moved);
+    loop->alike = result != ZR_OK;
+    if (result != ZR_OK)
+        return result;
+    loop->rank.moved = true;
+    zr_local_move(loop->rank.local, zr_train_scheduled(loop->rank.config, step));
+    return ZR_OK;
+}
+
+/* After a restart events may want a change before the ranks have exchanged a step's messages. */
+static zr_result agree_on_size(struct loop *loop)
+{
+    struct zr_message agreed = {.resizes = false},
+                      mine = {.resizes = zr_local_wants_resize(loop->rank.local)};
+    if (!loop->rank.config->elastic[0] || zr_local_restarts(loop->rank.local) == 0)
+        return ZR_OK;
+    zr_result result = zr_messages_exchange(&loop->messages, &mine, &agreed);
+    loop->resizes = agreed.resizes;
+    return result;
+}
+
+/* Reads what the ranks of the size before have left, unless kept memory has the state, and notes the size. */
+static zr_result take_over(struct loop *loop, bool moves)
+{
+    struct zr_rank *rank = &loop->rank;
+    zr_result result = moves ? zr_moved_read(&loop->saves, &loop->history, &loop->moved) : ZR_OK;
+    if (result == ZR_OK && moves)
+        result = zr_saves_keep_course(&loop->saves, false);
+    if (loop->moved.sizes.count == 0)
+        zr_sizes_add(&loop->moved.sizes, loop->saves.resumed_step, zr_train_data_ranks(rank->config));
+    if (moves)
+        zr_sizes_add(&loop->moved.sizes, loop->moved.step, zr_train_data_ranks(rank->config));
+    if (result == ZR_OK && zr_rank_logs(rank))
+        result = zr_moved_note(rank, &loop->moved);
+    return result == ZR_OK ? agree_on_size(loop) : result;
+}
+
 static zr_result run_steps(struct loop *loop)
 {
     const struct zr_train_config *config = loop->rank.config;
@@ -632,7 +697,9 @@ static zr_result run_steps(struct loop *loop)
     zr_saves_start(&loop->saves);
     loop->agreed_step = loop->shown_step = loop->saves.resumed_step + loop->history.count;
     result = finish_step(loop, loop->shown_step);
-    if (result != ZR_OK)
+    if (result == ZR_OK)
+        result = change_size(loop, loop->shown_step);
+    if (result != ZR_OK || loop->rank.moved)
         return result;
     zr_history_skip(&loop->history);
     for (uint64_t step = loop->shown_step + 1; step <= config->steps && !loop->ended; step++) {
@@ -670,7 +737,11 @@ static zr_result run_steps(struct loop *loop)
         if (loop->yields && step < config->steps && !loop->ended &&
             zr_trainer_is_drained(loop->rank.state.trainer))
             result = zr_slices_next(&loop->rank);
-        if (result != ZR_OK)
+        if (result == ZR_OK && speaks(loop) && step >= loop->moved.step + KEPT_STEPS)
+            result = zr_moved_end(&loop->rank);
+        if (result == ZR_OK)
+            result = change_size(loop, step);
+        if (result != ZR_OK || loop->rank.moved)
             return result;
         if (loop->yields || pauses_after(loop, step, request.kind))
             zr_history_skip(&loop->history);
@@ -785,6 +856,7 @@ static zr_result report_end(struct loop *loop)
             .rolled_back_updates = loop->history.rolled_back_updates,
             .idle = loop->history.count > 0 && !stepped,
             .all_skipped = stepped && !loop->history.measured,
+            .sizes = &loop->moved.sizes,
             .loss = loop->history.loss,
             .step_seconds = loop->history.seconds,
             .worker_loss = own,
@@ -839,20 +911,31 @@ static zr_result run(struct loop *loop, struct zr_local_world *local, unsigned r
     if (result != ZR_OK)
         return result;
     const bool continues = zr_engine_recovered(loop->rank.state.engine);
-    result = (continues ? zr_saves_continue : zr_saves_resume)(&loop->saves);
+    const bool moves = !continues && zr_local_is_moved(local);
+    result = zr_moved_read_course(&loop->moved, local);
+    if (result == ZR_OK && moves)
+        zr_saves_take_course(&loop->saves, &loop->moved.course);
+    else if (result == ZR_OK)
+        result = (continues ? zr_saves_continue : zr_saves_resume)(&loop->saves);
+    if (!continues && !moves)
+        loop->moved = (struct zr_moved){.step = 0};
     loop->alike = loop->resuming = result != ZR_OK;
     if (config->command != ZR_COMMAND_TRAIN)
         return result == ZR_OK ? run_command(loop) : result;
     if (result == ZR_OK)
         result = zr_served_begin(&loop->rank, zr_engine_steps_done(loop->rank.state.engine));
-    uint64_t resumed = loop->saves.resumed_step,
-             done = continues ? zr_engine_steps_done(loop->rank.state.engine) : resumed;
+    uint64_t resumed = loop->saves.resumed_step, done = continues
+                                                            ? zr_engine_steps_done(loop->rank.state.engine)
+                                                        : moves ? loop->moved.step
+                                                                : resumed;
     if (result == ZR_OK)
         result =
             zr_history_open(&loop->history, &loop->rank,
                             config->steps > resumed ? config->steps - resumed : 0, (size_t)(done - resumed));
     if (result == ZR_OK && loop->saves.shares)
         result = zr_history_share(&loop->history, loop->saves.from);
+    if (result == ZR_OK)
+        result = take_over(loop, moves);
     if (result != ZR_OK)
         return result;
     if (speaks(loop)) {
@@ -868,15 +951,18 @@ static zr_result run(struct loop *loop, struct zr_local_world *local, unsigned r
             return result;
         if (zr_local_restarts(local) == 0)
             say_products(loop);
-        if (zr_local_restarts(local) == 0 && config->max_restarts > 0 && zr_rank_kept_words(config))
-            zr_say("--max-restarts: %s, so a restart continues from the last save",
-                   zr_rank_kept_words(config));
-        if (zr_local_restarts(local) > 0 && loop->rank.keep && !continues)
+        if (zr_local_restarts(local) == 0 && zr_train_replaces_ranks(config) && zr_rank_kept_words(config))
+            zr_say("--%s: %s, so a restart continues from the last save",
+                   config->max_restarts > 0 ? "max-restarts" : "elastic", zr_rank_kept_words(config));
+        if (zr_local_restarts(local) > 0 && loop->rank.keep && !continues && !moves)
             zr_say(
                 "kept memory%s has no step to which all ranks can return; the run continues after step %" PRIu64,
                 config->redundancy > 1 ? " with its copies" : "", done);
         zr_card_say_memory(&loop->rank);
-        if (zr_local_restart_ns(local) > 0 && done < config->steps)
+        if (moves)
+            zr_say("step %" PRIu64 " begins with %u data replicas, %.2f s after the steps stopped", done + 1,
+                   zr_train_data_ranks(config), (double)zr_local_restart_ns(local) * 1e-9);
+        else if (zr_local_restarts(local) > 0 && done < config->steps && !changes_size(loop, done))
             zr_say("step %" PRIu64 " begins %.2f s after the loss of a rank", done + 1,
                    (double)zr_local_restart_ns(local) * 1e-9);
         zr_progress_start(&loop->progress, done, config->steps);
@@ -885,6 +971,8 @@ static zr_result run(struct loop *loop, struct zr_local_world *local, unsigned r
     result = zr_prove_open(&loop->prove, &loop->rank);
     if (result == ZR_OK)
         result = run_steps(loop);
+    if (loop->rank.moved)
+        return result;
     if (result == ZR_OK)
         result = report_end(loop);
     if (result == ZR_OK)
@@ -942,8 +1030,8 @@ static bool ended_before_admission(const struct loop *loop, zr_result result)
 static zr_result close_logs(struct loop *loop, zr_result result)
 {
     char state[32] = "failed";
-    if (loop->restarts)
-        snprintf(state, sizeof state, "restarting");
+    if (loop->restarts || loop->rank.moved)
+        snprintf(state, sizeof state, "%s", loop->restarts ? "restarting" : "resizing");
     else if (result == ZR_OK)
         snprintf(state, sizeof state, "%s%s", loop->ended ? "ended by " : "done",
                  loop->ended ? signal_name(loop) : "");
@@ -973,17 +1061,22 @@ static zr_result say_lost_logs(struct loop *loop, zr_result closed)
     return loop->lost.result;
 }
 
-/* Runs the rank up to the end of the run, or to the loss of another rank that is replaced: *restarts. */
-static int run_until_lost(struct zr_local_world *local, unsigned rank, void *argument, bool *restarts)
+/* Runs the rank up to the end of the run, to the loss of another rank that is replaced, or to a change of
+ * size: *rejoins. */
+static int run_until_lost(struct zr_local_world *local, unsigned rank, struct zr_train_config *config,
+                          bool *rejoins)
 {
-    struct loop loop = {.rank = {.config = argument, .local = local, .rank = rank},
+    struct loop loop = {.rank = {.config = config, .local = local, .rank = rank},
                         .history = {.rank = &loop.rank, .started_ns = zr_os_now_ns()},
                         .saves = {.rank = &loop.rank, .progress = &loop.progress, .saved_step = UINT64_MAX},
                         .log = {.file = {.fd = -1}},
                         .events = {.file = {.fd = -1}}};
+    if (zr_train_changes_size(config))
+        zr_train_set_replicas(config, zr_local_world(local) / zr_train_replica_ranks(config));
     zr_result result = run(&loop, local, rank), closed;
 
-    *restarts = loop.restarts = result == ZR_ERR_PEER && zr_local_is_restarting(local);
+    loop.restarts = result == ZR_ERR_PEER && zr_local_is_restarting(local);
+    *rejoins = loop.restarts || loop.rank.moved;
     if (speaks(&loop))
         zr_progress_break(&loop.progress);
     if (result != ZR_OK && !loop.restarts)
@@ -1010,10 +1103,15 @@ static int run_until_lost(struct zr_local_world *local, unsigned rank, void *arg
 
 int zr_train_rank(struct zr_local_world *local, unsigned rank, void *argument)
 {
-    bool restarts;
+    bool rejoins;
     int code;
-    do
-        code = run_until_lost(local, rank, argument, &restarts);
-    while (restarts && zr_local_rejoin(local, rank) == ZR_OK);
-    return code;
+    while (true) {
+        code = run_until_lost(local, rank, argument, &rejoins);
+        if (!rejoins)
+            return code;
+        if (zr_local_rejoin_as(local, &rank) != ZR_OK)
+            return code == 0 ? ZR_EXIT_FAILED : code;
+        if (rank == ZR_LOCAL_LEAVES)
+            return 0;
+    }
 }

@@ -166,6 +166,23 @@ static int check_copies(void)
     return words ? ZR_EXIT_USAGE : -1;
 }
 
+/* Checks --memory-limit, also for the fewest replicas, whose plan is the largest. Returns -1, or an exit
+ * code. */
+static int check_limit(void)
+{
+    static struct zr_train_config fewest;
+    int code = zr_rehearse_check_limit(&config);
+    if (code >= 0 || !zr_train_changes_size(&config))
+        return code;
+    fewest = config;
+    zr_train_set_replicas(&fewest, zr_train_replica_range(&config).least);
+    code = zr_rehearse_check_limit(&fewest);
+    if (code >= 0)
+        zr_say("this is the plan of %u data replicas, the fewest of --%s", zr_train_data_ranks(&fewest),
+               config.elastic[0] ? "elastic" : "resize");
+    return code;
+}
+
 int main(int argc, char **argv)
 {
     struct zr_checkpoint_hold hold;
@@ -205,7 +222,7 @@ int main(int argc, char **argv)
         result = check_data();
     if (result == ZR_OK)
         result = zr_outputs_check(&config);
-    if (result == ZR_OK && (code = zr_rehearse_check_limit(&config)) >= 0)
+    if (result == ZR_OK && (code = check_limit()) >= 0)
         return code;
     if (result == ZR_OK)
         result = zr_checkpoint_hold(&hold, zr_train_leads(&config) ? config.save : "");
@@ -235,6 +252,7 @@ int main(int argc, char **argv)
                                         .ends_process = true,
                                         .max_restarts = config.served ? 0 : config.max_restarts,
                                         .threads = config.ranks_as == ZR_RANKS_AS_THREADS,
+                                        .replicas = zr_train_launch_replicas(&config),
                                         .rendezvous = config.rendezvous[0] ? config.rendezvous : NULL,
                                         .secret_file = config.secret_file[0] ? config.secret_file : NULL,
                                         .tcp_streams = config.tcp_streams,

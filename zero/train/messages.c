@@ -150,6 +150,7 @@ static void combine(const struct zr_train_config *config, const struct zr_messag
         if (out->end_signal == 0)
             out->end_signal = all[r].end_signal;
         out->yields = out->yields || all[r].yields;
+        out->resizes = out->resizes || all[r].resizes;
         if (out->refusals.count == 0) {
             out->rank = r;
             out->refusals = all[r].refusals;

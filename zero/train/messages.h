@@ -17,6 +17,7 @@ struct zr_message {
     double loss;
     enum zr_request_kind request; /* from a signal or rank 0's clock */
     int end_signal;               /* the signal that requested the end */
+    bool resizes;                 /* events want another number of replicas */
     bool yields;                  /* another run waits for this run's time slice */
     unsigned rank;                /* source of `refusals`; set by the exchange */
     struct zr_kernel_refusals refusals;

@@ -142,7 +142,8 @@ static zr_result open_dense(struct zr_prove *prove)
     config->shape = zr_shape_dense(&config->shape);
     config->stages = (struct zr_stages){.ranks = 0};
     config->shape.recompute = ZR_RECOMPUTE_NONE;
-    config->micro_batches *= zr_train_data_ranks(rank->config);
+    config->micro_batches = (unsigned)zr_train_division(rank->config).micro_batches;
+    config->global_batch = 0;
     config->world = 1;
     config->stage = 0;
     config->reduce = ZR_REDUCE_EACH;

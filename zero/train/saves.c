@@ -43,7 +43,7 @@ static struct zr_checkpoint_course course_of(const struct zr_saves *saves, uint6
     return course;
 }
 
-static struct zr_checkpoint checkpoint_of(const struct zr_saves *saves, const char *folder, uint64_t step)
+struct zr_checkpoint zr_saves_checkpoint(const struct zr_saves *saves, const char *folder, uint64_t step)
 {
     const struct zr_train_config *config = saves->rank->config;
     const bool served = saves->rank->served != NULL; /* a worker saves and loads the model by itself */
@@ -53,11 +53,11 @@ static struct zr_checkpoint checkpoint_of(const struct zr_saves *saves, const ch
                                   .group_comm = saves->rank->mesh.group,
                                   .group = served ? 0 : saves->rank->place.group,
                                   .groups = served ? 1 : config->groups,
-                                  .workers = served ? config->world : 0,
                                   .shape = saves->rank->state.transformer.shape,
                                   .seed = config->seed,
                                   .stage = config->stage,
                                   .micro_batches = config->micro_batches,
+                                  .step_tokens = zr_train_step_tokens(config),
                                   .course = course_of(saves, step),
                                   .keep = config->keep};
 }
@@ -144,7 +144,7 @@ static zr_result save_copy(struct zr_saves *saves, struct zr_checkpoint *checkpo
 zr_result zr_saves_save(struct zr_saves *saves, uint64_t step)
 {
     const struct zr_train_config *config = saves->rank->config;
-    struct zr_checkpoint checkpoint = checkpoint_of(saves, config->save, step);
+    struct zr_checkpoint checkpoint = zr_saves_checkpoint(saves, config->save, step);
     if (!config->save[0] || saves->saved_step == step)
         return ZR_OK;
     zr_result result = zr_saves_finish(saves);
@@ -202,7 +202,8 @@ static void say_other_batches(const struct zr_saves *saves, const struct zr_chec
     uint64_t ours = zr_train_step_tokens(config);
     if (origin->step_tokens == 0)
         return; /* the checkpoint records none */
-    if (origin->micro_batches != config->micro_batches)
+    if (origin->micro_batches != config->micro_batches &&
+        (config->global_batch == 0 || origin->step_tokens != ours))
         zr_say("the checkpoint was made with --accumulate %" PRIu64 ", this run has %u%s",
                origin->micro_batches, config->micro_batches,
                origin->step_tokens != ours ? ""
@@ -334,6 +335,12 @@ static zr_result set_data_order(struct zr_saves *saves, const struct zr_checkpoi
                        "--resume '%s': its data order is %" PRIu64
                        ", but this zr-train supports 1 to %d; resume it with the zr-train that saved it",
                        saves->source, course->data_order, ZR_DATA_ORDER_LATEST);
+    if (course->data_order == ZR_DATA_ORDER_BATCHES && saves->rank->config->global_batch > 0)
+        return zr_fail(
+            ZR_ERR_INVALID,
+            "--resume '%s' was saved by an older zr-train, whose order of the data depends on the number of "
+            "ranks; leave --global-batch, --resize and --elastic out",
+            saves->source);
     bool was_epochs = course->data_order == ZR_DATA_ORDER_EPOCHS,
          changes = zr_flag_given(saves->rank->config, "data-order") &&
                    was_epochs != (data->order == ZR_DATA_ORDER_EPOCHS);
@@ -404,10 +411,17 @@ static zr_result share_course(struct zr_saves *saves, struct zr_kept_course *cou
     return result;
 }
 
-/* Writes the course of the run to kept memory, or reads it. */
-static zr_result keep_course(struct zr_saves *saves, bool reads)
+void zr_saves_take_course(struct zr_saves *saves, const struct zr_kept_course *course)
 {
     struct zr_data *data = &saves->rank->data;
+    saves->resumed_step = course->resumed_step;
+    zr_data_set_order(data, (enum zr_data_order)course->data_order);
+    zr_data_resume(data, course->data_steps, course->data_rows);
+}
+
+zr_result zr_saves_keep_course(struct zr_saves *saves, bool reads)
+{
+    const struct zr_data *data = &saves->rank->data;
     struct zr_kept_course *course;
     zr_result result = zr_rank_kept_take(saves->rank, "course", sizeof *course, (void **)&course);
     if (result != ZR_OK || !course)
@@ -420,23 +434,21 @@ static zr_result keep_course(struct zr_saves *saves, bool reads)
     result = share_course(saves, course);
     if (result != ZR_OK)
         return result;
-    saves->resumed_step = course->resumed_step;
-    zr_data_set_order(data, (enum zr_data_order)course->data_order);
-    zr_data_resume(data, course->data_steps, course->data_rows);
+    zr_saves_take_course(saves, course);
     return ZR_OK;
 }
 
 zr_result zr_saves_resume(struct zr_saves *saves)
 {
     find_source(saves);
-    struct zr_checkpoint checkpoint = checkpoint_of(saves, saves->source, 0);
+    struct zr_checkpoint checkpoint = zr_saves_checkpoint(saves, saves->source, 0);
     struct zr_checkpoint_origin origin = {0};
     bool same_place = false;
     zr_result result;
     if (!saves->source[0]) {
         if (zr_rank_logs(saves->rank))
             say_epochs(saves);
-        return keep_course(saves, false);
+        return zr_saves_keep_course(saves, false);
     }
     checkpoint.origin = &origin;
     checkpoint.assumed_shape = saves->rank->config->assume_shape;
@@ -454,7 +466,7 @@ zr_result zr_saves_resume(struct zr_saves *saves)
         return result;
     if (same_place)
         saves->saved_step = saves->resumed_step;
-    result = keep_course(saves, false);
+    result = zr_saves_keep_course(saves, false);
     if (result != ZR_OK)
         return result;
     if (!zr_rank_logs(saves->rank))
@@ -491,7 +503,7 @@ zr_result zr_saves_continue(struct zr_saves *saves)
 {
     uint64_t saved = zr_local_restart_point(saves->rank->local);
     saves->saved_step = saved > 0 ? saved : UINT64_MAX;
-    zr_result result = keep_course(saves, true);
+    zr_result result = zr_saves_keep_course(saves, true);
     if (result == ZR_OK && zr_rank_logs(saves->rank))
         zr_say("continues after step %" PRIu64 " from kept memory",
                zr_engine_steps_done(saves->rank->state.engine));

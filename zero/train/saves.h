@@ -39,6 +39,13 @@ bool zr_saves_due(const struct zr_saves *saves);
 zr_result zr_saves_resume(struct zr_saves *saves);
 /* After a restart with kept memory, in place of zr_saves_resume(): the course of the run. */
 zr_result zr_saves_continue(struct zr_saves *saves);
+/* Of a course that is known otherwise: takes it / writes it to kept memory, or reads it from there. */
+struct zr_kept_course;
+void zr_saves_take_course(struct zr_saves *saves, const struct zr_kept_course *course);
+zr_result zr_saves_keep_course(struct zr_saves *saves, bool reads);
+/* The run's checkpoint of a step; the paths and settings are borrowed. */
+struct zr_checkpoint;
+struct zr_checkpoint zr_saves_checkpoint(const struct zr_saves *saves, const char *folder, uint64_t step);
 /* With --save-background it waits for the save before, whose error it returns, and starts the next one. */
 zr_result zr_saves_save(struct zr_saves *saves, uint64_t step);
 /* Waits for a save in the background, and prints its message. Errors: those of zr_checkpoint_save().

@@ -12,6 +12,7 @@
 #include "alloc/base/fault.h"
 #include "tests/support/tap.h"
 #include "zero/train/data.h"
+#include "zero/train/division.h"
 
 static char folder[] = "/tmp/zr-data-XXXXXX";
 static char path[128];
@@ -393,6 +394,39 @@ static void test_orders(void)
     tap_ok(memcmp(starts[0], starts[1], sizeof *starts) == 0, "and is the same where a step has one");
     step_starts(options, ZR_DATA_ORDER_ROWS, 3, starts[2]);
     tap_ok(memcmp(starts[0], starts[2], sizeof *starts) != 0, "and another where it has two");
+}
+
+/* Whether every row of a step has weight on one data rank, and no rank has more than a round less than
+ * another. */
+static bool divides(struct zr_division division)
+{
+    enum { BATCH = 3 };
+    const struct zr_data data = {.options = {.batch = BATCH, .data_ranks = division.data_ranks}};
+    unsigned char seen[64 * BATCH] = {0};
+    bool good = true;
+    for (unsigned d = 0; d < division.data_ranks; d++) {
+        unsigned weighted = zr_division_weighted(division, d), rounds = zr_division_rounds(division);
+        good &= weighted <= rounds && weighted + 1 >= rounds;
+        for (unsigned m = 0; m < weighted; m++)
+            for (unsigned row = 0; row < BATCH; row++) {
+                uint64_t at = zr_data_first_row(&data, &(struct zr_data_place){1, d, m}) + row;
+                good = good && at < division.micro_batches * BATCH;
+                seen[good ? at : 0]++;
+            }
+    }
+    for (uint64_t row = 0; row < division.micro_batches * BATCH; row++)
+        good &= seen[row] == 1;
+    return good && zr_division_is_even(division) == (zr_division_weighted(division, 0) ==
+                                                     zr_division_weighted(division, division.data_ranks - 1));
+}
+
+static void test_division(void)
+{
+    unsigned wrong = 0;
+    for (uint64_t micro_batches = 1; micro_batches <= 64; micro_batches++)
+        for (unsigned ranks = 1; ranks <= micro_batches; ranks++)
+            wrong += !divides((struct zr_division){micro_batches, ranks});
+    tap_is(wrong, 0, "data ranks divide up to 64 micro-batches so that each row of a step counts once");
 }
 
 static void test_checksum(void)
@@ -795,6 +829,7 @@ int main(void)
     test_narrow();
     test_determinism();
     test_orders();
+    test_division();
     test_checksum();
     test_validation();
     test_formats();

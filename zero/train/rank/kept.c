@@ -38,7 +38,7 @@ const char *zr_rank_snapshot_words(const struct zr_train_config *config)
 
 const char *zr_rank_kept_words(const struct zr_train_config *config)
 {
-    if (config->max_restarts == 0 || config->comm == ZR_TRAIN_COMM_PS)
+    if (!zr_train_replaces_ranks(config) || config->comm == ZR_TRAIN_COMM_PS)
         return "";
     return zr_option_get(ZR_OPTION_SERVICE) != 0               ? "zrd keeps memory beyond the end of a run"
            : elsewhere(config)                                 ? elsewhere(config)
@@ -73,6 +73,14 @@ zr_result zr_rank_kept_tensor(void *keep, const struct zr_kept_request *request,
     return result == ZR_OK ? zr_keep_write(keep, tensor, out) : result;
 }
 
+/* The launcher's pid is the token, the same for a successor. A run of another size has segments of its own.
+ */
+static struct zr_keep_name name_of(const struct zr_rank *rank, unsigned number, char out[ZR_KEEP_NAME_BYTES])
+{
+    snprintf(out, ZR_KEEP_NAME_BYTES, "rank-%u.%u", number, zr_local_sizes(rank->local));
+    return (struct zr_keep_name){out, (uint64_t)getppid()};
+}
+
 zr_result zr_rank_kept_begin(struct zr_rank *rank)
 {
     const struct zr_train_config *config = rank->config;
@@ -81,11 +89,6 @@ zr_result zr_rank_kept_begin(struct zr_rank *rank)
     rank->windows = zr_heap_zalloc(config->world, sizeof *rank->windows);
     rank->views = zr_heap_zalloc(config->world, sizeof *rank->views);
     return rank->windows && rank->views ? ZR_OK : ZR_ERR_HOST_MEMORY;
-}
-
-static void name_segment(char name[ZR_KEEP_NAME_BYTES], unsigned rank)
-{
-    snprintf(name, ZR_KEEP_NAME_BYTES, "rank-%u", rank);
 }
 
 /* Whether `value` is true on all ranks. */
@@ -99,16 +102,15 @@ static zr_result agree(struct zr_rank *rank, bool *value)
 }
 
 /* Opens the segments of the other ranks. If one rank cannot, operands in kept memory go through the rings. */
-static zr_result open_windows(struct zr_rank *rank, uint64_t token)
+static zr_result open_windows(struct zr_rank *rank)
 {
-    char name[ZR_KEEP_NAME_BYTES];
+    char text[ZR_KEEP_NAME_BYTES];
     bool good = true;
     zr_result result = agree(rank, &good); /* all segments exist */
     for (unsigned r = 0; r < rank->config->world && result == ZR_OK && good; r++) {
         struct zr_comm_window *window = &rank->windows[r];
-        name_segment(name, r);
-        good = r == rank->rank ||
-               zr_keep_open(&rank->views[r], &(struct zr_keep_name){name, token}, ZR_KEEP_READ) == ZR_OK;
+        const struct zr_keep_name name = name_of(rank, r, text);
+        good = r == rank->rank || zr_keep_open(&rank->views[r], &name, ZR_KEEP_READ) == ZR_OK;
         window->base = zr_keep_data(r == rank->rank ? rank->keep : rank->views[r], &window->bytes);
     }
     if (result == ZR_OK)
@@ -121,33 +123,31 @@ static zr_result open_windows(struct zr_rank *rank, uint64_t token)
 zr_result zr_rank_kept_open(struct zr_rank *rank)
 {
     const struct zr_byte_plan *plan = &rank->plan;
-    char name[ZR_KEEP_NAME_BYTES];
+    char text[ZR_KEEP_NAME_BYTES];
+    const struct zr_keep_name name = name_of(rank, rank->rank, text);
     size_t pools = 0;
     if (zr_rank_kept_words(rank->config))
         return ZR_OK;
-    name_segment(name, rank->rank);
-    const uint64_t token = (uint64_t)getppid(); /* the launcher's, the same for a successor */
     for (unsigned tag = 0; tag < ZR_TAG_COUNT; tag++)
         pools += plan->persistent_by_tag_bytes[tag];
-    const struct zr_keep_name segment = {name, token};
-    zr_result result = zr_local_restarts(rank->local) > 0 ? zr_keep_open(&rank->keep, &segment, ZR_KEEP_WRITE)
-                                                          : ZR_ERR_FOREIGN;
+    zr_result result =
+        zr_local_restarts(rank->local) > 0 ? zr_keep_open(&rank->keep, &name, ZR_KEEP_WRITE) : ZR_ERR_FOREIGN;
     if (result == ZR_ERR_FORMAT) { /* another one takes its place */
         zr_say("rank %u: %s", rank->rank, zr_last_error());
-        if (zr_keep_drop(&segment) == ZR_OK)
+        if (zr_keep_drop(&name) == ZR_OK)
             result = ZR_ERR_FOREIGN;
     }
     /* Addresses for more than the pools: memory is committed block by block. */
     if (result == ZR_ERR_FOREIGN)
         result = zr_keep_create(
-            &rank->keep, &(struct zr_keep_options){.name = name,
-                                                   .token = token,
+            &rank->keep, &(struct zr_keep_options){.name = name.name,
+                                                   .token = name.token,
                                                    .bytes = 2 * pools + 64 * MIB + 16 * rank->config->steps,
                                                    .granule_bytes = 2 * MIB});
     if (result == ZR_OK)
         result = zr_keep_begin(rank->keep, NULL);
     rank->kept = (struct zr_kept_memory){zr_rank_kept_tensor, rank->keep};
-    return result == ZR_OK && rank->windows ? open_windows(rank, token) : result;
+    return result == ZR_OK && rank->windows ? open_windows(rank) : result;
 }
 
 void zr_rank_kept_close(struct zr_rank *rank)
@@ -156,8 +156,13 @@ void zr_rank_kept_close(struct zr_rank *rank)
         zr_keep_close(rank->views[r]);
     zr_heap_free(rank->views);
     rank->views = NULL;
+    char text[ZR_KEEP_NAME_BYTES];
+    const struct zr_keep_name name = name_of(rank, rank->rank, text);
+    bool drops = rank->keep && rank->moved;
     zr_keep_close(rank->keep);
     rank->keep = NULL;
+    if (drops)
+        zr_keep_drop(&name); /* gives memory back; the launcher drops what is left */
 }
 
 zr_result zr_rank_kept_take(struct zr_rank *rank, const char *name, size_t bytes, void **out)

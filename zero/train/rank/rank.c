@@ -160,8 +160,8 @@ static zr_result open_peers(struct zr_rank *rank)
         return ZR_ERR_HOST_MEMORY;
     zr_rank_note_plan(&mine, &rank->plan, rank->rank);
     result = zr_rank_exchange_reports(rank, &mine);
-    bool reports =
-        rank->rank == 0 && config->command == ZR_COMMAND_TRAIN && zr_local_restarts(rank->local) == 0;
+    bool reports = rank->rank == 0 && config->command == ZR_COMMAND_TRAIN &&
+                   (zr_local_restarts(rank->local) == 0 || zr_local_is_moved(rank->local));
     if (result == ZR_OK && reports)
         result = zr_report_plan(config, rank->plan.elements, rank->reports, config->world);
     if (result == ZR_OK && reports)
@@ -236,6 +236,7 @@ struct zr_data_options zr_rank_data_options(const struct zr_train_config *config
                                     .batch = config->shape.batch,
                                     .data_ranks = zr_train_data_ranks(config),
                                     .micro_batches = config->micro_batches,
+                                    .step_micro_batches = zr_train_division(config).micro_batches,
                                     .order = config->epochs ? ZR_DATA_ORDER_EPOCHS : ZR_DATA_ORDER_ROWS,
                                     .seed = config->seed};
 }
@@ -251,6 +252,19 @@ void zr_rank_draw(const struct zr_rank *rank, const struct zr_trainer_state *sta
             &(struct zr_transformer_draw){.seed = rank->config->seed,
                                           .step = place->step,
                                           .sequence = zr_data_first_row(&rank->data, place)});
+}
+
+/* Data ranks that divide a step unequally weigh its micro-batches alike. */
+static void share_step(struct zr_rank *rank)
+{
+    const struct zr_train_config *config = rank->config;
+    const struct zr_division division = zr_train_division(config);
+    if (!zr_division_is_even(division))
+        zr_trainer_set_share(
+            rank->state.trainer,
+            (struct zr_step_share){
+                .weighted = zr_division_weighted(division, zr_train_data_rank(config, rank->place)),
+                .mean = (double)division.micro_batches / division.data_ranks});
 }
 
 zr_result zr_rank_open_records(struct zr_rank *out, const struct zr_train_config *config)
@@ -326,6 +340,8 @@ zr_result zr_rank_open(struct zr_rank *out, const struct zr_train_config *config
                                                .loss_scaling = config->loss_scaling,
                                                .seed = config->seed,
                                                .optimizer = config->optimizer});
+    if (result == ZR_OK)
+        share_step(out);
     if (result == ZR_OK && out->kernels->products)
         result = zr_train_agree_products(config, out->comm, out->kernels->products(&out->state.context));
     if (result == ZR_OK)

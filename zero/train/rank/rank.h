@@ -46,6 +46,7 @@ struct zr_rank {
     struct zr_comm_window *windows;  /* [world]: kept memory of the ranks, for the communicator; NULL: none */
     zr_keep **views;                 /* [world]: segments of other ranks */
     struct zr_served_worker *served; /* see servers/servers.h; NULL: no parameter servers */
+    bool moved;                      /* the state is in the launcher's memory, so kept memory is dropped */
     struct zr_trainer_state state;
     struct zr_data data;
     struct zr_rank_report *reports; /* [world], filled by zr_rank_exchange_reports(); on the heap */

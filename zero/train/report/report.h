@@ -75,6 +75,16 @@ struct zr_rank_report {
     struct zr_spill_report spill;           /* zeros without --spill */
 };
 
+/* The sizes that a run has had: data replicas from the end of a step on. */
+enum { ZR_SIZES_MAX = 512 }; /* later ones are not listed */
+struct zr_sizes {
+    unsigned count;
+    struct zr_size {
+        uint64_t step;
+        unsigned replicas;
+    } at[ZR_SIZES_MAX];
+};
+
 struct zr_training_report {
     const struct zr_train_config *config;
     const struct zr_rank_report *ranks; /* [world] */
@@ -87,7 +97,8 @@ struct zr_training_report {
     uint64_t rolled_back_updates; /* part of speculative_updates */
     bool idle;                    /* a restart left no step to do */
     bool all_skipped;             /* fp16: all steps were skipped, so no update ran or took memory */
-    const double *loss;           /* [steps_count], mean over ranks */
+    const struct zr_sizes *sizes;
+    const double *loss; /* [steps_count], mean over ranks */
     const double *step_seconds;
     const double
         *worker_loss;         /* [steps_count] of rank 0, if workers do not wait for one another; else NULL */

@@ -347,6 +347,15 @@ static void add_shape(struct json_output *out, const struct zr_train_config *con
                       (json_int_t)config->policy_use.live_bytes));
 }
 
+static json_t *sizes_of(const struct zr_sizes *sizes)
+{
+    json_t *list = json_array();
+    for (unsigned i = 0; i < sizes->count; i++)
+        json_array_append_new(list, json_pack("{s:o, s:o}", "step", count_of(sizes->at[i].step), "replicas",
+                                              count_of(sizes->at[i].replicas)));
+    return list;
+}
+
 zr_result zr_report_json(const struct zr_training_report *run)
 {
     const char *path = run->config->json;
@@ -360,6 +369,8 @@ zr_result zr_report_json(const struct zr_training_report *run)
     add_shape(&out, run->config, run->parameters, run->world);
     add(&out, "steps", count_of(run->steps_count));
     add(&out, "first_step", count_of(run->resumed_step + 1));
+    if (zr_train_changes_size(run->config))
+        add(&out, "sizes", sizes_of(run->sizes));
     add(&out, "loss", list(run->loss, run->steps_count));
     add(&out, "loss_hex", hex_list(run->loss, run->steps_count));
     add(&out, "tokens_per_second", number(run->tokens_per_second));

@@ -106,6 +106,21 @@ static int shown(zr_result result)
     return (int)zr_exit_of(result);
 }
 
+/* --join: asks the run, and prints its answer. */
+static int join(const struct zr_flag *flag, struct zr_train_config *config, const char *value)
+{
+    unsigned replicas;
+    int code = zr_flag_store_in(flag, config, value);
+    if (code >= 0)
+        return print_error(code);
+    zr_result result = zr_launch_join((int)config->join, &replicas);
+    if (result != ZR_OK)
+        zr_say("--join %d: %s", (int)config->join, zr_last_error());
+    else
+        zr_say("a replica joins at the end of the step: there are %u then", replicas);
+    return (int)zr_exit_of(result);
+}
+
 /* Splits "--name=value", looks the option up and stores its value. */
 static int find_and_store(struct zr_train_config *config, int argc, char **argv, int *at)
 {
@@ -138,6 +153,8 @@ static int find_and_store(struct zr_train_config *config, int argc, char **argv,
                                              flag->argument ? flag->argument : flag->choices));
         value = argv[(*at)++];
     }
+    if (strcmp(flag->name, "join") == 0)
+        return join(flag, config, value);
     if (zr_flag_repeats(flag) && !config->given[zr_flag_index(flag)]) /* replaces the list of --config */
         memset((char *)config + flag->offset, 0, flag->room_bytes);
     config->given[zr_flag_index(flag)] = true;
@@ -455,6 +472,9 @@ static int check_command(const struct zr_train_config *config)
                 {"prove", SAMPLES | EVALUATES},
                 {"dry-run", SAMPLES | EVALUATES},
                 {"find-max", SAMPLES | EVALUATES},
+                {"global-batch", SAMPLES | EVALUATES},
+                {"resize", SAMPLES | EVALUATES},
+                {"elastic", SAMPLES | EVALUATES},
                 {"json", SAMPLES},
                 {"sample", EVALUATES},
                 {"prompt", EVALUATES},
@@ -573,6 +593,10 @@ int zr_args_parse(struct zr_train_config *out, int argc, char **argv)
     code = resolve_command(out);
     if (code >= 0)
         return code;
+    if (out->command == ZR_COMMAND_TRAIN && zr_train_resolve_rows(out) != ZR_OK) {
+        zr_say("%s", zr_last_error());
+        return ZR_EXIT_USAGE;
+    }
     code = count_epoch_steps(out);
     if (code >= 0)
         return code;

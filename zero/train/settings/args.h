@@ -12,6 +12,7 @@
 #include "zero/model/transformer.h"
 #include "zero/plan/plan.h"
 #include "zero/ps/zr_ps.h"
+#include "zero/train/division.h"
 #include "zero/train/token_files.h"
 
 #define ZR_TRAIN_PATH_ROOM 4096
@@ -67,6 +68,7 @@ enum { ZR_STAGE_AUTO = 4 };  /* --stage auto until zr_resolve_stage() */
 enum { ZR_RATIO_AUTO = -1 }; /* --offload-ratio auto until zr_resolve_offload_ratio() */
 enum { ZR_TRAIN_SLEEPS_MAX = 16 };
 enum { ZR_FLAGS_MAX = 192 }; /* capacity of the table of options */
+enum { ZR_ACCUMULATE_MAX = 65536 };
 
 /* Properties of the tiers, measured before the ranks exist. */
 struct zr_folder_found {
@@ -128,12 +130,16 @@ struct zr_train_config {
     char secret_file[ZR_TRAIN_PATH_ROOM]; /* --secret-file; "": ZR_SECRET */
     unsigned rank;                        /* --rank */
     unsigned tcp_streams;
-    double heartbeat;                    /* seconds */
-    bool deterministic;                  /* NCCL sums in rank order */
-    unsigned comm_timeout;               /* seconds */
-    unsigned max_restarts;               /* of killed ranks */
-    unsigned redundancy;                 /* 2: each rank's state has a copy on another rank */
-    unsigned ranks_as;                   /* enum zr_ranks_as */
+    double heartbeat;                       /* seconds */
+    bool deterministic;                     /* NCCL sums in rank order */
+    unsigned comm_timeout;                  /* seconds */
+    unsigned max_restarts;                  /* of killed ranks */
+    char resize[1024];                      /* --resize, see zr_train_scheduled(); "": not given */
+    char elastic[32];                       /* --elastic; "": not given */
+    unsigned least_replicas, most_replicas; /* of --elastic; 0: not given */
+    uint64_t join;                          /* --join: a launcher's pid */
+    unsigned redundancy;                    /* 2: each rank's state has a copy on another rank */
+    unsigned ranks_as;                      /* enum zr_ranks_as */
     const struct zr_data *data_of_ranks; /* opened before ranks that are threads, which share it; else NULL */
     double rejoin_within;                /* seconds */
     struct zr_start start;               /* launcher of the ranks */
@@ -150,6 +156,7 @@ struct zr_train_config {
     struct zr_outer outer; /* --outer and its options; comm is NULL, mix below 0 until resolved */
     unsigned stage;
     unsigned micro_batches;            /* per step, at least 1 */
+    uint64_t global_batch;             /* sequences per step of all ranks; 0: a multiple of micro_batches */
     uint32_t reduce;                   /* enum zr_reduce_when */
     struct zr_compression compression; /* --compress; see zr_train_compression() */
     unsigned node_ranks;               /* --node-size; 0: all */
@@ -313,11 +320,19 @@ static inline struct zr_shape zr_train_shape(const struct zr_train_config *confi
     return shape;
 }
 
+/* The micro-batches of one step of all ranks, and the data ranks that divide them. */
+static inline struct zr_division zr_train_division(const struct zr_train_config *config)
+{
+    unsigned data_ranks = zr_train_data_ranks(config);
+    return (struct zr_division){config->global_batch > 0 ? config->global_batch / config->shape.batch
+                                                         : (uint64_t)data_ranks * config->micro_batches,
+                                data_ranks};
+}
+
 /* Tokens of one step of all ranks. */
 static inline uint64_t zr_train_step_tokens(const struct zr_train_config *config)
 {
-    return (uint64_t)zr_train_data_ranks(config) * config->micro_batches * config->shape.batch *
-           config->shape.sequence;
+    return zr_train_division(config).micro_batches * config->shape.batch * config->shape.sequence;
 }
 
 static inline bool zr_train_has_host_tier(const struct zr_train_config *config)
@@ -457,6 +472,36 @@ zr_result zr_outputs_apart(const struct zr_train_config *config);
 /* Sets layers, hidden and heads so that the model has about `parameters` parameters and the usual
  * proportions of its size, with heads that the tensor ranks divide. Reads the other fields. Deterministic. */
 void zr_shape_choose(struct zr_shape *shape, double parameters);
+
+/* ---- Numbers of data replicas (sizes.c) ---------------------------------------------------------------- */
+
+/* A data replica has a part of each step's rows and the whole model, on the ranks of --tp, --cp and --pp. */
+
+/* Whether the number of replicas may change during the run: --resize or --elastic. */
+static inline bool zr_train_changes_size(const struct zr_train_config *config)
+{
+    return config->resize[0] || config->elastic[0];
+}
+/* Whether kept memory is needed for ranks that are lost. */
+static inline bool zr_train_replaces_ranks(const struct zr_train_config *config)
+{
+    return config->max_restarts > 0 || config->elastic[0];
+}
+/* Ranks of a replica. */
+unsigned zr_train_replica_ranks(const struct zr_train_config *config);
+/* Replicas from the end of `step` on by --resize; 0: it does not say. */
+unsigned zr_train_scheduled(const struct zr_train_config *config, uint64_t step);
+/* The numbers of replicas that the run may have. */
+struct zr_replica_range {
+    unsigned least, most;
+};
+struct zr_replica_range zr_train_replica_range(const struct zr_train_config *config);
+/* For the launcher; zeros if the size does not change. */
+struct zr_launch_replicas zr_train_launch_replicas(const struct zr_train_config *config);
+/* Changes the number of replicas, and what follows from it. */
+void zr_train_set_replicas(struct zr_train_config *config, unsigned replicas);
+/* Reads --resize and --elastic and sets the rounds of a step by --global-batch. ZR_ERR_INVALID. */
+zr_result zr_train_resolve_rows(struct zr_train_config *config);
 
 /* ---- The pipeline stages of a run (stages.c) ----------------------------------------------------------- */
 

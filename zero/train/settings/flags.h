@@ -108,6 +108,8 @@ const char *zr_compress_conflict(const struct zr_train_config *config);
 struct zr_config_rest;
 /* Message about an option that contradicts --find-max; NULL: none. */
 const char *zr_args_beside_find_max(const struct zr_train_config *config, const struct zr_config_rest *rest);
+/* Message about --global-batch, --resize and --elastic; NULL: none (sizes.c). */
+const char *zr_sizes_conflict(const struct zr_train_config *config);
 /* Checks resolved settings. Returns -1, or an exit code after printing a message. */
 int zr_args_together(const struct zr_train_config *config);
 /* Checks --bucket-bytes and rounds it down to whole lines. Returns -1, or an exit code after printing a

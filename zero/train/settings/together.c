@@ -362,6 +362,10 @@ static const char *option_conflict(const struct zr_train_config *config)
         return redundancy_conflict(config);
     if (threads_conflict(config))
         return threads_conflict(config);
+    if (zr_flag_given(config, "global-batch") && zr_flag_given(config, "accumulate"))
+        return "--global-batch cannot be combined with --accumulate, which it sets; leave one of the two out";
+    if (zr_sizes_conflict(config))
+        return zr_sizes_conflict(config);
     if (trainable_conflict(config))
         return trainable_conflict(config);
     if (!is_left_open(config, "stage") && zr_train_offload_words(config))

@@ -1,0 +1,40 @@
+/* moved.h: what a run hands over in the launcher's memory when its number of data replicas changes (--resize,
+ * --elastic): the engine's state by the model's tensors, as in a checkpoint, and the course of the run. The
+ * memory needs the state's bytes until the next ranks have read it. */
+#ifndef ZR_TRAIN_MOVED_H
+#define ZR_TRAIN_MOVED_H
+
+#include "zero/train/history.h"
+#include "zero/train/rank/kept.h"
+#include "zero/train/saves.h"
+
+struct zr_moved {
+    uint64_t step; /* after which the size changes */
+    struct zr_kept_course course;
+    uint64_t saved_step, clock_step, started_ns;
+    uint64_t speculative_updates, rolled_back_updates;
+    uint64_t validated;
+    double validation_loss;
+    struct zr_sizes sizes;
+};
+
+/* Notes that the run has this many replicas from the end of `step` on, in place of a note of the same step.
+ */
+void zr_sizes_add(struct zr_sizes *sizes, uint64_t step, unsigned replicas);
+
+/* Before the change: writes the engine's state and, on rank 0, the course: `moved` and the losses of the
+ * history. Collective, with the same result on all ranks; between steps. ZR_ERR_IO: no memory is left for it.
+ */
+zr_result zr_moved_write(struct zr_saves *saves, const struct zr_history *history, struct zr_moved *moved);
+/* The course of the last change of this run; without one *out is unchanged. */
+zr_result zr_moved_read_course(struct zr_moved *out, const struct zr_local_world *local);
+/* After the change: reads the engine's state and the losses. Collective, with the same result on all ranks.
+ * `history` is open, with as many steps as `moved` has. Errors of zr_engine_load(). */
+zr_result zr_moved_read(struct zr_saves *saves, struct zr_history *history, const struct zr_moved *moved);
+/* Rank 0: the course of the last change gets the sizes of `moved`. */
+zr_result zr_moved_note(const struct zr_rank *rank, const struct zr_moved *moved);
+/* Rank 0: gives the memory of the state back, after which a restart continues from kept memory or a save.
+ * Kept memory is valid when all ranks have ended a step. */
+zr_result zr_moved_end(const struct zr_rank *rank);
+
+#endif
