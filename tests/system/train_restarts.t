@@ -62,7 +62,7 @@ class Restarted:
         for fd in os.scandir(f"/proc/{self.process.pid}/fd"):
             if os.readlink(fd.path).startswith("/memfd:"):
                 with open(fd.path, "r+b", buffering=0) as segment:
-                    if b"rank-%d\0" % rank in segment.read(4096):
+                    if b"rank-%d.0\0" % rank in segment.read(4096):
                         os.pwrite(segment.fileno(), bytes(8), 0)
                         return True
         return False
