@@ -221,6 +221,14 @@ static void test_options(struct rig *rig, unsigned stage)
     bad = good;
     bad.reduce = (enum zr_reduce_when)5;
     refused(&bad, "a way to reduce that is none", "unknown reduce 5");
+    bad = good;
+    bad.struct_bytes = sizeof bad; /* the next fields are later ones */
+    bad.backup = good.comm;
+    refused(&bad, "copies of state that is not kept", "backup requires kept memory");
+    bad.backup = NULL;
+    bad.snapshots = true;
+    bad.outer.period = 2;
+    refused(&bad, "a copy of state that is elsewhere", "snapshots exclude");
 }
 
 /* Numbers of the optimizer and the loss scale: what each may not be. */
