@@ -41,9 +41,10 @@ struct zr_launch_options {
      * secret of ranks that meet there is a file's that only its owner can read; NULL: ZR_SECRET's of the
      * environment. */
     const char *rendezvous, *secret_file;
-    unsigned tcp_streams;  /* connections to each other rank for large messages, at most 16; 0: 2 */
-    uint64_t heartbeat_ns; /* a rank that is silent for five times this is lost; 0: 1 s */
-    uint64_t rejoin_timeout_ns; /* with max_restarts: time for all ranks to meet again; 0: 60 s */
+    unsigned tcp_streams;       /* connections to each other rank for large messages, at most 16; 0: 2 */
+    uint64_t heartbeat_ns;      /* a rank that is silent for five times this is lost; 0: 1 s */
+    uint64_t rejoin_timeout_ns; /* with max_restarts: time for all ranks to meet again; 0: over TCP 60 s, else
+                                 * join_timeout_ns */
 };
 
 /* Forks the ranks, forwards signals, and waits for all ranks. Call it with a single thread, before the
