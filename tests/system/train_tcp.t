@@ -71,10 +71,10 @@ def check_lost():
 
 
 def check_restart(lost):
-    """A rank that is killed is replaced by its own launcher; the other keeps its process."""
+    """A rank that is killed is replaced by its own launcher; the other keeps its process. The rendezvous has a name."""
     steps = 200
     want = train(ranks=2, stage=2, steps=steps, **FLAGS)
-    where, log, report = free_port("127.0.0.1"), path("log.jsonl"), path("restarted.json")
+    where, log, report = free_port("localhost"), path("log.jsonl"), path("restarted.json")
     if os.path.exists(log):
         os.unlink(log)
     ranks = [start_rank(rank, 2, where, stage=2, steps=steps, max_restarts=1, **({"log": log, "json": report} if rank == 0 else {})) for rank in range(2)]

@@ -52,7 +52,8 @@ struct zr_launch_options {
     const char *rendezvous, *secret_file;
     unsigned tcp_streams;       /* connections to each other rank for large messages, at most 16; 0: 2 */
     uint64_t heartbeat_ns;      /* a rank that is silent for five times this is lost; 0: 1 s */
-    uint64_t rejoin_timeout_ns; /* with max_restarts: time for all ranks to meet again; 0: 60 s */
+    uint64_t rejoin_timeout_ns; /* with max_restarts: time for all ranks to meet again; 0: over TCP 60 s, else
+                                 * join_timeout_ns */
     /* The ranks are threads of one process, which is forked here; only with the local transport, without
      * max_restarts. Their stacks have 8 MiB. A rank calls zr_local_fail() and zr_local_part() at its end. */
     bool threads;

@@ -49,16 +49,11 @@ static void nap(uint64_t ns)
     zr_word_wait(&unused, 0, ns);
 }
 
-static uint64_t rejoin_limit_ns(void)
-{
-    return tcp.launch.rejoin_timeout_ns ? tcp.launch.rejoin_timeout_ns : ZR_TCP_JOIN_NS;
-}
-
 /* Connects to all ranks. If ranks are replaced, repeats what fails: the ranks do not begin at the same time,
  * and others may be lost meanwhile. */
 static zr_result connect_all(struct zr_local_world *local, unsigned rank)
 {
-    uint64_t limit_ns = atomic_load(&local->restarts) > 0 ? rejoin_limit_ns()
+    uint64_t limit_ns = atomic_load(&local->restarts) > 0 ? tcp.launch.rejoin_timeout_ns
                         : tcp.launch.join_timeout_ns      ? tcp.launch.join_timeout_ns
                                                           : ZR_TCP_JOIN_NS;
     uint64_t until_ns = zr_os_now_ns() + limit_ns, now_ns;
@@ -76,7 +71,7 @@ static zr_result connect_all(struct zr_local_world *local, unsigned rank)
             result = zr_local_await_restart(local, rank, NULL);
             if (result != ZR_OK)
                 break;
-            until_ns = zr_os_now_ns() + rejoin_limit_ns();
+            until_ns = zr_os_now_ns() + tcp.launch.rejoin_timeout_ns;
         }
         nap(RETRY_NS);
     }
@@ -128,7 +123,7 @@ static zr_result rejoin(struct zr_local_world *local, unsigned rank)
     result = connect_all(local, rank);
     if (result != ZR_OK) {
         zr_local_log("rank %u: %s, and was not back within %.4g s: %s", rank, words,
-                     (double)rejoin_limit_ns() * 1e-9, zr_last_error());
+                     (double)tcp.launch.rejoin_timeout_ns * 1e-9, zr_last_error());
         zr_local_message_logged(local);
     }
     return result;
@@ -168,8 +163,7 @@ static int run_rank(struct zr_local_world *local, unsigned rank, void *argument)
     return code;
 }
 
-/* ---- Launches --------------------------------------------------------------------------------------------
- */
+/* ---- Launches ------------------------------------------------------------------------------------------ */
 
 /* Ranks that are forked here meet at a port of this host that the system chooses, with a secret of their own.
  */
@@ -218,10 +212,12 @@ static int watch_rank(const struct zr_launch_options *options, unsigned rank)
 
 int zr_tcp_run(const struct zr_launch_options *options, const struct zr_start *start)
 {
-    struct zr_launch_options own = *options;
     if (options->world == 1)
         return zr_local_launch(options);
     tcp.launch = *options;
+    if (tcp.launch.rejoin_timeout_ns == 0)
+        tcp.launch.rejoin_timeout_ns = ZR_TCP_JOIN_NS;
+    struct zr_launch_options own = tcp.launch;
     tcp.options = (struct zr_tcp_options){.world = options->world,
                                           .streams = options->tcp_streams,
                                           .heartbeat_ns = options->heartbeat_ns,

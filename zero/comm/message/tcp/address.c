@@ -185,10 +185,14 @@ zr_result zr_tcp_listen(int *out, const char *rendezvous, char *text)
 {
     struct zr_tcp_address address;
     char host[INET6_ADDRSTRLEN] = "";
+    zr_result result;
+    unsigned number = 0;
     *out = -1;
-    zr_result result = zr_tcp_resolve(&address, rendezvous, 0);
-    if (result == ZR_OK)
-        result = listen_at(out, &address, rendezvous);
+    do { /* a name may have addresses that are not of this host */
+        result = zr_tcp_resolve(&address, rendezvous, number);
+        if (result == ZR_OK)
+            result = listen_at(out, &address, rendezvous);
+    } while (result == ZR_ERR_UNAVAILABLE && ++number < found.count);
     if (result != ZR_OK || !text)
         return result;
     address.bytes = sizeof address.six;
