@@ -382,6 +382,7 @@ static zr_result rehearse(struct zr_byte_plan *out, struct rehearsal *rehearsal)
             .kept = request->keeps_state ? &(struct zr_kept_memory){.take = NULL} : NULL,
             .outer = outer,
             .servers = {.on = request->served},
+            .differs = request->differs,
             .precision = request->precision,
             .optimizer = request->optimizer,
             .checkpoints = policy,
@@ -432,7 +433,7 @@ static zr_result rehearse_on_mesh(struct zr_byte_plan *out, struct rehearsal *re
                                   pipeline,
                                   context,
                                   groups,
-                                  request->served};
+                                  request->served || request->differs};
     zr_comm *world;
     size_t bucket_bytes;
     zr_result result =

@@ -20,6 +20,7 @@ struct zr_plan_request {
     struct zr_compression compression;
     bool measures_squares; /* see struct zr_engine_options */
     bool served;           /* parameter servers keep the state: zr_engine_options.servers */
+    bool differs;          /* see struct zr_trainer_state_options */
     bool keeps_state;      /* state outlives the process: zr_engine_options.kept */
     enum zr_precision precision;
     struct zr_optimizer_options optimizer;

@@ -302,6 +302,7 @@ zr_result zr_rank_open(struct zr_rank *out, const struct zr_train_config *config
                                                .kept = out->keep ? &out->kept : NULL,
                                                .outer = config->outer,
                                                .servers = servers,
+                                               .differs = zr_train_differs(config),
                                                .precision = zr_train_precision(config),
                                                .loss_scaling = config->loss_scaling,
                                                .seed = config->seed,
