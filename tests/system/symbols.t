@@ -152,6 +152,7 @@ ENDS = {
     "alloc/preload/cuda/paths.o": {"_exit": "zr run --strict asked for the end"},
     "defrag/trace/live.o": {"kill": "signal 0: does the process live?"},
     "zero/engine/kept.o": {"kill": "itself, where ZR_FAULT=kept asks for it"},
+    "zero/ps/operation.o": {"kill": "itself, where ZR_FAULT=kept asks for it"},
     "zero/launch/launch.o": {"kill": "ranks that the launcher has started"},
     "zero/launch/mpirun.o": {"kill": "mpirun that it has started, and itself to stop with it", "execvp": "its child becomes mpirun",
                              "_exit": "its child that could not"},

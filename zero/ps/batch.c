@@ -79,7 +79,8 @@ static bool fits(const struct round *round, unsigned piece, size_t *sent, size_t
 static size_t piece_max(const struct round *round, const struct zr_ps_entry *entry)
 {
     size_t bytes = number_bytes(round, entry) + (entry->width ? sizeof(uint64_t) : 0);
-    return (round->worker->setup.message_bytes - sizeof(struct zr_ps_wire_item) - 8) / bytes;
+    size_t max = (round->worker->setup.message_bytes - sizeof(struct zr_ps_wire_item) - 8) / bytes;
+    return entry->width > 0 && entry->rows_max < max ? entry->rows_max : max;
 }
 
 /* Chooses the pieces of the next round. */
@@ -96,10 +97,12 @@ static zr_result choose(struct round *round)
         worker->pieces[worker->pieces_count] =
             (struct zr_ps_piece){item, (entry->width ? 0 : item->first) + round->at, cut ? max : left};
         count_piece(round, worker->pieces_count);
-        if (!fits(round, worker->pieces_count, sent, received)) {
+        if ((left > max && !cut && entry->width > 0 && left > entry->rows_max) ||
+            !fits(round, worker->pieces_count, sent, received)) {
             if (worker->pieces_count > 0)
                 return ZR_OK;
-            return zr_fail(ZR_ERR_INVALID, "a push of table %s exceeds message_bytes (%zu); raise it",
+            return zr_fail(ZR_ERR_INVALID,
+                           "a push of table %s exceeds message_bytes (%zu) or batch_max; raise it",
                            entry->table.name, worker->setup.message_bytes);
         }
         worker->pieces_count++;

@@ -25,7 +25,8 @@ static bool sizes_of(const struct zr_ps_setup *setup, unsigned server, const str
         uint64_t row = (uint64_t)entry->width * sizeof(float);
         *data = item->count * (sizeof(uint64_t) + (reads ? 0 : row));
         *answer = reads ? item->count * row : 0;
-        return item->count <= setup->message_bytes / (sizeof(uint64_t) + row) && item->first == 0 &&
+        return item->count <= setup->message_bytes / (sizeof(uint64_t) + row) &&
+               item->count <= entry->rows_max && item->first == 0 &&
                (frame->kind == ZR_PS_PULL || frame->kind == ZR_PS_PUSH);
     }
     struct zr_ps_part part =

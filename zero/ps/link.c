@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <limits.h>
 #include <poll.h>
+#include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -66,7 +67,7 @@ zr_result zr_ps_listen(int *out, const char *text, char actual[ZR_PS_ADDRESS_BYT
         return result == ZR_OK ? zr_tcp_listen(out, text, actual) : result;
     result = listen_locally(out, &address, text);
     if (result == ZR_OK && actual)
-        memccpy(actual, text, 0, ZR_PS_ADDRESS_BYTES);
+        snprintf(actual, ZR_PS_ADDRESS_BYTES, "%s", text);
     return result;
 }
 

@@ -11,6 +11,8 @@
 #include "zero/ps/wire.h"
 #include "zero/table/zr_table.h"
 
+enum { ROWS_MAX = 131072 }; /* the default of zr_table_options.batch_max */
+
 /* ---- Names --------------------------------------------------------------------------------------------- */
 
 /* The number after "NAME:"; false: the text is another one. */
@@ -170,6 +172,7 @@ static uint64_t hash_of(const struct zr_ps_setup *setup)
         hash = zr_hash_more(hash, table->name, strlen(table->name) + 1);
         hash = zr_hash_next(zr_hash_next(hash, table->elements), table->precision);
         hash = zr_hash_next(zr_hash_next(hash, setup->entries[t].pushes), setup->entries[t].width);
+        hash = zr_hash_next(hash, setup->entries[t].rows_max);
         hash = zr_hash_more(zr_hash_next(hash, table->filled), factors, sizeof factors);
     }
     return hash | 1;
@@ -217,7 +220,8 @@ zr_result zr_ps_setup_init(struct zr_ps_setup *out, const struct zr_ps_options *
         out->entries[t] = (struct zr_ps_entry){
             .table = *table,
             .pushes = table->pushes && zr_ps_groups(&options->timing) ? table->pushes : 1,
-            .width = table->rows ? (unsigned)table->rows->width : 0};
+            .width = table->rows ? (unsigned)table->rows->width : 0,
+            .rows_max = table->rows && table->rows->batch_max ? table->rows->batch_max : ROWS_MAX};
     }
     out->message_bytes = message_bytes(out);
     out->hash = hash_of(out);

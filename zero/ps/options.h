@@ -13,6 +13,7 @@ struct zr_ps_entry {
     struct zr_ps_table table;
     unsigned pushes; /* at least 1 */
     unsigned width;  /* of a sparse table; 0: dense */
+    size_t rows_max; /* of a sparse table in a request */
 };
 
 struct zr_ps_setup {

@@ -14,6 +14,11 @@ static zr_result open_table(struct zr_ps_store *store, unsigned table, bool open
     options.name = options.name ? options.name : t->name;
     options.staleness = 0;
     options.memory = NULL;
+    options.batch_max = store->setup->entries[table].rows_max; /* of a worker; a group has those of all */
+    if (zr_ps_groups(&store->setup->options.timing))
+        options.batch_max *= store->setup->options.workers;
+    if (options.batch_max > ZR_TABLE_BATCH_MAX)
+        options.batch_max = ZR_TABLE_BATCH_MAX;
     if (options.file.name) {
         snprintf(file, sizeof file, "%s.%u", options.file.name, store->server);
         options.file.name = file;

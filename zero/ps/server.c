@@ -1,7 +1,7 @@
 /* server.c: a parameter server: its loop over connections. See session.h. */
 #define _GNU_SOURCE
 #include <errno.h>
-#include <fcntl.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/epoll.h>
 #include <unistd.h>
@@ -345,7 +345,8 @@ static zr_result open_loop(zr_ps_server *server, int listener)
     struct epoll_event event = {.events = EPOLLIN, .data.ptr = server};
     server->listener = listener;
     server->epoll = epoll_create1(EPOLL_CLOEXEC);
-    if (server->epoll < 0 || pipe2(server->stop, O_CLOEXEC | O_NONBLOCK) != 0 ||
+    if (server->epoll < 0 ||
+        socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, server->stop) != 0 ||
         epoll_ctl(server->epoll, EPOLL_CTL_ADD, listener, &event) != 0)
         return zr_fail(ZR_ERR_UNAVAILABLE, "a parameter server has no descriptors: %s",
                        strerrordesc_np(errno));
@@ -392,7 +393,7 @@ zr_result zr_ps_server_create(zr_ps_server **out, const struct zr_ps_server_opti
     if (result == ZR_OK)
         result = open_loop(server, options->listener);
     if (result == ZR_OK && options->replica) {
-        memccpy(server->replica_address, options->replica, 0, sizeof server->replica_address);
+        snprintf(server->replica_address, sizeof server->replica_address, "%s", options->replica);
         result = join_replica(server);
     }
     if (result == ZR_OK)

@@ -192,6 +192,10 @@ static zr_result carry_out(zr_ps_server *server, struct zr_ps_session *session, 
     } else {
         server->state.pulls += frame->kind == ZR_PS_PULL;
         result = zr_ps_answer(store, session->buffer, answer);
+        if (result != ZR_OK) {
+            refuse(server, session, zr_last_error());
+            return ZR_OK;
+        }
         if (session->worker == ZR_PS_PRIMARY)
             reply_bytes = 0; /* the replica notes who has pulled what */
     }

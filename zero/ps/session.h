@@ -38,7 +38,7 @@ struct zr_ps_server {
     struct zr_ps_store store;
     int listener;
     zr_arena *arena;
-    int epoll, stop[2]; /* a pipe */
+    int epoll, stop[2]; /* stop: two ends of a socket */
     bool is_replica, replaced, stopped;
     struct zr_ps_link replica;
     char *answers;                  /* [workers + ZR_PS_EXTRA] of message_bytes */

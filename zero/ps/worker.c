@@ -2,6 +2,7 @@
 #include "zero/ps/worker.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "alloc/base/error.h"
@@ -30,7 +31,7 @@ static zr_result copy_address(char out[ZR_PS_ADDRESS_BYTES], const char *text)
     struct zr_ps_address address;
     if (!text || strlen(text) >= ZR_PS_ADDRESS_BYTES)
         return zr_fail(ZR_ERR_INVALID, "an address of a parameter server is NULL or too long");
-    memccpy(out, text, 0, ZR_PS_ADDRESS_BYTES);
+    snprintf(out, ZR_PS_ADDRESS_BYTES, "%s", text);
     return zr_ps_address_read(&address, text);
 }
 

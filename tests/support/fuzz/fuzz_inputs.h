@@ -210,6 +210,11 @@ static const char fuzz_messages[] =
     "R0 \1\10\3  F0\1\1\10\3  F0\1\2\10\3  R0 \2\10\3  T       R0 \3\10\14  F0\2\3\10\14\1 "
     "F2\4 \10\13\2 F2\4 \10\13\2\20S0 \1\10\17  F0\3   \3\1T       F0\7     F0\10     ";
 static const char fuzz_shake[] = "\377 a stranger that knows the secret, by turns";
+/* Two workers of a parameter server: fill, pulls, pushes of dense tables and rows, the end of a step. */
+static const char fuzz_two_workers[] =
+    " F ! !          (F!!!!          (F \" \"    4 !!  (F # #   \")  !  (F % $ \"  #  !  "
+    "(F!%!\" \"  #  !  (F!%!# !  '  !  (F & %          (F!&!$          (F # &!!  %  \"  "
+    "(F ( '          (F $ (    4\" !  (F!'!%      !   (F ' )          (";
 /* Quotas, a view, a drain and its end: L is LIMIT, K STATUS, M DRAIN, N STOP. */
 static const char fuzz_a_tool[] = "O0  O1  A0 ?D0\040\024L1\002\004K1  M1  M1\001\020K1  N1  C1  C0  ";
 /* Two runs that take turns, of which one can spill, then one of two ranks: H is PLAN, I TURN; !, $ and so on

@@ -9,6 +9,7 @@
 #include "defrag/tool/compressed.h"
 #include "defrag/zr_defrag.h"
 #include "defrag/trace/formats/zrt.h"
+#include "tests/support/fuzz/fuzz_ps.h"
 #include "tests/support/fuzz/fuzz_ground.h"
 #include "tests/support/fuzz/fuzz_model.h"
 #include "tests/support/fuzz/fuzz_service.h"
@@ -284,6 +285,7 @@ static const struct fuzz_target fuzz_targets[] = {
      fuzz_service_words},                          /* and a device's: alloc/service/server/device_pool.c */
     {"tcp", fuzz_tcp, fuzz_tcp_words},             /* zero/comm/message/tcp/: frames of other ranks */
     {"handshake", fuzz_handshake, fuzz_tcp_words}, /* and what a stranger says */
+    {"ps", fuzz_ps, fuzz_ps_words},                /* zero/ps/: requests of clients */
 };
 enum { FUZZ_TARGETS = sizeof fuzz_targets / sizeof *fuzz_targets };
 

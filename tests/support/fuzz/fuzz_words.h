@@ -41,6 +41,16 @@ static const char *const fuzz_tcp_words[] = {"R0 \1\10\12  ",
                                              "J0      ",
                                              NULL};
 
+/* Requests to a parameter server (fuzz_ps.h): HELLO, fill, pull, push, the end of a step; a lost connection.
+ */
+static const char *const fuzz_ps_words[] = {"F ! !          (",
+                                            "F \" \"    4 !!  (",
+                                            "F # # \"  #  !  (",
+                                            "F % $ !  (  !  (",
+                                            "F & %          (",
+                                            "X              (",
+                                            NULL};
+
 /* Archives of torch.save(): records of a zip file, and calls. */
 static const char *const fuzz_torch_words[] = {"PK\1\2",
                                                "PK\3\4",

@@ -188,7 +188,9 @@ static double seconds_now(void)
 /* How much longer a run of a target takes than one of the others. */
 static unsigned slowness(const struct fuzz_target *target)
 {
-    return target->run == fuzz_service_device ? 8 : target->run == fuzz_tcp ? 32 : 1;
+    return target->run == fuzz_service_device                  ? 8
+           : target->run == fuzz_tcp || target->run == fuzz_ps ? 32
+                                                               : 1;
 }
 
 static void fuzz(const struct fuzz_target *target, uint64_t seed, double seconds)
@@ -250,6 +252,7 @@ static const struct {
     {fuzz_service_device, fuzz_two_pieces},
     {fuzz_tcp, fuzz_messages},
     {fuzz_handshake, fuzz_shake},
+    {fuzz_ps, fuzz_two_workers},
     {fuzz_config, fuzz_adamw_config},
     {fuzz_config, fuzz_sgd_config},
     {fuzz_tokenizer, fuzz_bytes_tokenizer},
