@@ -49,7 +49,7 @@ ok(code == 0 and "its other copy continues" in err and report["loss_hex"] == who
 for kill in range(5):
     code, err, report = interrupted(lambda process, servers: os.kill(draws.choice(servers), signal.SIGKILL), max_restarts=1, worker_sleep=draws.randrange(5, 20))
     ok(code == 0 and "a successor continues" in err and report["loss_hex"] == whole, f"kill {kill}: the losses of a whole run") or note(err[-600:])
-for timing in ("sync", "async", "half-async", "ssp:3"):
+for timing in ("sync", "async", "half-async", "ssp:3", "geo:4"):
     saved = path(f"saved-{timing}")
     code, err, report = interrupted(lambda process, servers: process.send_signal(signal.SIGTERM), ps=timing, worker_sleep="10,10,30", save=saved)
     steps = [int(name[5:]) for name in os.listdir(saved) if name.startswith("step-")]

@@ -41,10 +41,10 @@ resumed = train(**SHAPE, resume=os.path.join(saved, "step-00000004"))
 same(resumed.losses, plain.losses[4:], "resumed without servers") or note(resumed.err[-600:])
 
 # A step of these is an update for each worker, or for both with ssp, which sees all updates but those of the last step.
-for timing, flags in {"async": dict(staleness="divide", resume=os.path.join(saved, "step-00000004"), steps=16), "half-async": {}, "ssp:1": {}}.items():
+for timing, flags in {"async": dict(staleness="divide", resume=os.path.join(saved, "step-00000004"), steps=16), "half-async": {}, "ssp:1": {}, "geo:3": dict(clip=1)}.items():
     run = served(timing, ps=timing, **{**dict(eval_every=0, steps=12, lr=0.01), **flags})
     servers = run.report["servers"] if run.code == 0 else {}
-    versions = {"async": 4 + 24, "half-async": 24, "ssp:1": 12}[timing]
+    versions = {"async": 4 + 24, "half-async": 24, "ssp:1": 12, "geo:3": 2 * 5}[timing]  # geo: differences every third step and at the end
     ok(run.code == 0 and run.report["loss"][-1] < run.report["loss"][0] - 0.1 and servers["version"] == versions, f"{timing} trains") or note(f"{run.report} {run.err[-300:]}")
     ok(servers and sum(servers["staleness"][2 if timing == "ssp:1" else 3 if timing == "half-async" else 16:]) == 0, f"{timing}: the staleness of pushes") or note(str(servers))
 
@@ -65,7 +65,7 @@ run = train(dry_run=True, **{**SHAPE, **PS})
 ok(run.code == 0 and "Byte plan of the largest server" in run.out and len(run.report["servers"]["servers"]) == 2, "a plan has the servers") or note(run.out[-600:])
 for words, flags in {"require --comm ps": dict(servers=2),
                      "requires --stage 0": dict(comm="ps", stage=1),
-                     "is not sync, async": dict(comm="ps", ps="geo:3"),
+                     "is not sync, async": dict(comm="ps", ps="geo:0"),
                      "--staleness is not": dict(comm="ps", ps="async", staleness="half"),
                      "require --ps async": dict(comm="ps", staleness="divide"),
                      "--worker-sleep is not": dict(comm="ps", worker_sleep="3,x"),

@@ -386,6 +386,7 @@ static zr_result rehearse(struct zr_byte_plan *out, struct rehearsal *rehearsal)
             .snapshots = request->snapshots,
             .outer = outer,
             .servers = {.on = request->served},
+            .differs = request->differs,
             .precision = request->precision,
             .optimizer = request->optimizer,
             .checkpoints = policy,
@@ -436,7 +437,7 @@ static zr_result rehearse_on_mesh(struct zr_byte_plan *out, struct rehearsal *re
                                   pipeline,
                                   context,
                                   groups,
-                                  request->served,
+                                  request->served || request->differs,
                                   request->snapshots,
                                   request->backs_up};
     zr_comm *world;

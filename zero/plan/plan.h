@@ -20,6 +20,7 @@ struct zr_plan_request {
     struct zr_compression compression;
     bool measures_squares;  /* see struct zr_engine_options */
     bool served;            /* parameter servers keep the state: zr_engine_options.servers */
+    bool differs;           /* see struct zr_trainer_state_options */
     bool keeps_state;       /* state outlives the process: zr_engine_options.kept */
     bool snapshots;         /* saves are written by a thread: zr_engine_options.snapshots */
     bool backs_up;          /* with copies on other ranks: zr_engine_options.backup */

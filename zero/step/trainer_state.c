@@ -81,6 +81,19 @@ zr_result zr_trainer_state_bucket_bytes(const struct zr_bucket_request *request,
     return result;
 }
 
+static zr_result open_differences(struct zr_trainer_state *state)
+{
+    const struct zr_layout *layout = &state->engine->layout;
+    size_t largest = 0;
+    for (size_t u = 0; u < layout->units_count; u++)
+        largest = layout->units[u].padded_elements > largest ? layout->units[u].padded_elements : largest;
+    zr_result result = zr_take(state->options.arena, ZR_TAG_OPTIMIZER, layout->pool_elements,
+                               sizeof *state->old, (void **)&state->old);
+    return result == ZR_OK ? zr_take(state->options.arena, ZR_TAG_COMM, largest, sizeof *state->difference,
+                                     (void **)&state->difference)
+                           : result;
+}
+
 zr_result zr_trainer_state_open(struct zr_trainer_state *out, const struct zr_trainer_state_options *options)
 {
     size_t modules[ZR_PIPELINE_STAGES_MAX];
@@ -148,9 +161,11 @@ zr_result zr_trainer_state_open(struct zr_trainer_state *out, const struct zr_tr
             zr_copies_set_clock(copies, options->clock);
         if (options->clock)
             zr_engine_set_clock(out->engine, options->clock);
-    } else {
-        zr_trainer_state_close(out);
+        if (options->differs)
+            result = open_differences(out);
     }
+    if (result != ZR_OK)
+        zr_trainer_state_close(out);
     return result;
 }
 
@@ -188,6 +203,8 @@ void zr_trainer_state_close(struct zr_trainer_state *state)
 {
     if (!state->options.arena)
         return;
+    zr_drop(state->options.arena, &state->difference);
+    zr_drop(state->options.arena, &state->old);
     zr_trainer_destroy(state->trainer);
     if (state->context_open)
         state->options.kernels->close(&state->context);

@@ -28,6 +28,7 @@ struct zr_trainer_state_options {
     bool shares_parameters;            /* likewise */
     struct zr_outer outer;             /* its communicator is the mesh's */
     struct zr_servers servers;
+    bool differs; /* keep `old` and `difference` of the state */
     enum zr_precision precision;
     struct zr_loss_scaling loss_scaling; /* fp16 */
     uint64_t seed;
@@ -44,6 +45,10 @@ struct zr_trainer_state {
     struct zr_transformer transformer;
     zr_trainer *trainer;
     zr_engine *engine; /* owned by the trainer */
+    /* Of a worker that pushes differences of parameters: the parameters that the servers know, a float of
+     * each element that the engine updates, by layout.units[].pool_offset (tag optimizer) / a buffer for the
+     * largest unit (tag comm). NULL: none. */
+    float *old, *difference;
 };
 
 /* Builds in place; on failure everything is released. Collective. */

@@ -232,7 +232,8 @@ static void note_loss(struct loop *loop, const struct step *step, double loss)
  */
 static bool waits_for_workers(const struct loop *loop)
 {
-    return loop->rank.config->timing.kind != ZR_PS_ASYNC;
+    const enum zr_ps_timing_kind kind = loop->rank.config->timing.kind;
+    return kind != ZR_PS_ASYNC && kind != ZR_PS_GEO;
 }
 
 /* Workers that wait for pushes meet after the same step: S + 2 steps after the first message with a request.
@@ -711,6 +712,8 @@ static zr_result run_steps(struct loop *loop)
         zr_trace_mark(loop->rank.arena, note);
         *line = (struct zr_step_line){0};
         result = measured_step(loop, step, line, &request);
+        if (result == ZR_OK)
+            result = zr_served_after_step(&loop->rank, step);
         uint64_t met = step;
         if (result == ZR_OK && loop->messages.board && pauses_after(loop, step, request.kind))
             result = meet(loop, &met, waits_for_workers(loop) || pauses_after(loop, step, ZR_REQUEST_NONE),
@@ -755,7 +758,9 @@ static zr_result run_steps(struct loop *loop)
         result = finish_save(loop);
     if (result != ZR_OK)
         return result;
-    result = zr_engine_end_local_steps(loop->rank.state.engine); /* before export and sample */
+    result = zr_served_settle(&loop->rank);
+    if (result == ZR_OK)
+        result = zr_engine_end_local_steps(loop->rank.state.engine); /* before export and sample */
     if (result == ZR_OK && config->export[0])
         result = exchange_average(loop);
     if (result == ZR_OK)

@@ -231,8 +231,7 @@ int main(int argc, char **argv)
         return (int)zr_exit_of(result);
     }
     zr_card_prepare(&config);
-    if (config.comm == ZR_TRAIN_COMM_PS && config.command == ZR_COMMAND_TRAIN &&
-        zr_served_start(&served, &config) != ZR_OK) {
+    if (zr_train_is_served(&config) && zr_served_start(&served, &config) != ZR_OK) {
         zr_say("%s", zr_last_error());
         zr_served_stop(&served, true);
         zr_checkpoint_let_go(&hold, config.save);

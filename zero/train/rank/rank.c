@@ -336,6 +336,7 @@ zr_result zr_rank_open(struct zr_rank *out, const struct zr_train_config *config
                                                .shares_parameters = zr_train_shares_parameters(config),
                                                .outer = config->outer,
                                                .servers = servers,
+                                               .differs = zr_train_differs(config),
                                                .precision = zr_train_precision(config),
                                                .loss_scaling = config->loss_scaling,
                                                .seed = config->seed,

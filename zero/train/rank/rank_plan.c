@@ -49,8 +49,8 @@ zr_result zr_rank_request(struct zr_plan_request *out, const struct zr_train_con
                                     .world = config->world,
                                     .groups = config->groups,
                                     .outer = config->outer,
-                                    .served = config->comm == ZR_TRAIN_COMM_PS &&
-                                              config->command == ZR_COMMAND_TRAIN,
+                                    .served = zr_train_is_served(config) && !zr_train_differs(config),
+                                    .differs = zr_train_differs(config),
                                     .threads = config->threads,
                                     .bucket_bytes = config->bucket_bytes,
                                     .checkpoints = config->checkpoints,

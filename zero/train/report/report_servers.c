@@ -53,7 +53,7 @@ zr_result zr_report_servers(const struct zr_train_config *config, zr_arena *host
     size_t largest[KINDS] = {0};
     struct zr_text_page page;
     char number[2][ZR_NUMBER_ROOM];
-    if (config->comm != ZR_TRAIN_COMM_PS || config->command != ZR_COMMAND_TRAIN)
+    if (!zr_train_is_served(config))
         return ZR_OK;
     zr_result result = plan_servers(config, host_arena, add_largest, largest);
     if (result != ZR_OK)

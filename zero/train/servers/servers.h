@@ -63,6 +63,10 @@ zr_result zr_served_open(struct zr_rank *rank, struct zr_servers *out);
 zr_result zr_served_begin(struct zr_rank *rank, uint64_t done);
 /* Sets the rate of the pushes of the next step. */
 void zr_served_set_rate(struct zr_rank *rank, float rate);
+/* With --ps geo:K: pushes differences after K steps of a worker and pulls / makes the parameters of all
+ * workers those of the servers, with all differences (collective, between steps). Else no effect. */
+zr_result zr_served_after_step(struct zr_rank *rank, uint64_t step);
+zr_result zr_served_settle(struct zr_rank *rank);
 /* Saves the servers' state of step `step`: worker 0 reads and writes it. Collective, with the same result on
  * every worker; between steps of all workers. */
 struct zr_checkpoint;

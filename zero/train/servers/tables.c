@@ -11,12 +11,13 @@ static struct zr_ps_table table_of(const struct zr_train_config *config, const s
                                    const struct zr_parameter *p, const struct zr_parameter_group *group)
 {
     const unsigned gradients = list->units[p->unit].gradient_uses * config->micro_batches;
-    struct zr_ps_table table = {.elements = p->shape[0] * (p->shape[1] > 0 ? p->shape[1] : 1),
-                                .precision = zr_train_precision(config),
-                                .pushes = config->reduce == ZR_REDUCE_ONCE ? 1 : gradients,
-                                .rate_factor = group->rate_factor,
-                                .decay_factor = group->decay_factor,
-                                .filled = true};
+    struct zr_ps_table table = {
+        .elements = p->shape[0] * (p->shape[1] > 0 ? p->shape[1] : 1),
+        .precision = zr_train_differs(config) ? ZR_PRECISION_FP32 : zr_train_precision(config),
+        .pushes = config->reduce == ZR_REDUCE_ONCE || zr_train_differs(config) ? 1 : gradients,
+        .rate_factor = group->rate_factor,
+        .decay_factor = group->decay_factor,
+        .filled = true};
     snprintf(table.name, sizeof table.name, "%s", p->name);
     return table;
 }
@@ -63,6 +64,7 @@ zr_result zr_served_tables_make(struct zr_served_tables *out, const struct zr_tr
     if (result == ZR_OK)
         fill_tables(out, config, list, &optimizer);
     out->options.tables = out->tables;
+    optimizer.clip = 0;         /* with differences of parameters workers clip */
     optimizer.groups_count = 0; /* tables have the factors */
     memset(optimizer.groups, 0, sizeof optimizer.groups);
     out->options.optimizer = optimizer;

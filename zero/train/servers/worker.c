@@ -51,15 +51,20 @@ static uint64_t sleep_of(const struct zr_served_worker *own)
     return last == 0 ? 0 : config->worker_sleeps[own->rank->rank < last ? own->rank->rank : last - 1];
 }
 
-static zr_result end_step(void *state, float rate)
+static void sleep_step(const struct zr_served_worker *own)
 {
-    struct zr_served_worker *own = state;
     const uint64_t sleeps_ms = sleep_of(own);
-    (void)rate; /* the pushes had it */
     if (sleeps_ms > 0)
         nanosleep(&(struct timespec){.tv_sec = (time_t)(sleeps_ms / 1000),
                                      .tv_nsec = (long)(sleeps_ms % 1000 * 1000000)},
                   NULL);
+}
+
+static zr_result end_step(void *state, float rate)
+{
+    struct zr_served_worker *own = state;
+    (void)rate; /* the pushes had it */
+    sleep_step(own);
     return zr_ps_end_step(own->worker);
 }
 
@@ -102,7 +107,7 @@ zr_result zr_served_open(struct zr_rank *rank, struct zr_servers *out)
     const char *addresses[2 * ZR_PS_SERVERS_MAX];
     struct zr_served_worker *own;
     *out = (struct zr_servers){.on = false};
-    if (config->comm != ZR_TRAIN_COMM_PS || config->command != ZR_COMMAND_TRAIN)
+    if (!zr_train_is_served(config))
         return ZR_OK;
     zr_result result = zr_take(rank->host_arena, ZR_TAG_OTHER, 1, sizeof *own, (void **)&own);
     if (result != ZR_OK)
@@ -125,9 +130,94 @@ zr_result zr_served_open(struct zr_rank *rank, struct zr_servers *out)
                                            .replicas = config->replicas ? addresses + config->servers : NULL,
                                            .arena = rank->host_arena,
                                            .timeout_ns = config->comm_timeout * UINT64_C(1000000000)});
-    *out = (struct zr_servers){true, own, pull, push, end_step, read_state, write_state};
+    if (!zr_train_differs(config))
+        *out = (struct zr_servers){true, own, pull, push, end_step, read_state, write_state};
     return result;
 }
+
+/* ---- Differences of parameters: --ps geo:K ------------------------------------------------------------- */
+
+/* What a unit's exchange consists of. */
+enum part { FILLS = 1, PUSHES = 2, PULLS = 4 };
+
+static zr_result exchange_unit(struct zr_served_worker *own, size_t unit, unsigned parts)
+{
+    struct zr_trainer_state *state = &own->rank->state;
+    const struct zr_layout *layout = &state->engine->layout;
+    const struct zr_layout_unit *u = &layout->units[unit];
+    struct zr_owned owned;
+    zr_result result = zr_engine_take_owned(state->engine, unit, &owned);
+    const struct zr_ps_exchange exchange = {u->padded_elements, own->rank->config->world, owned.master,
+                                            state->old + u->pool_offset};
+    const struct zr_ps_batch batch = {own->items, (unsigned)u->parameters_count};
+    float *values = parts & FILLS ? owned.master : state->difference;
+    for (size_t i = 0; i < u->parameters_count; i++) {
+        const struct zr_layout_parameter *p = &layout->parameters[u->first_parameter + i];
+        own->items[i] = (struct zr_ps_item){.table = own->tables.numbers[u->first_parameter + i],
+                                            .count = p->elements,
+                                            .values = values + p->offset};
+    }
+    if (result == ZR_OK && parts & FILLS)
+        result = zr_ps_fill(own->worker, &(struct zr_ps_filling){batch, ZR_PS_MASTER, true, 0});
+    if (result == ZR_OK && parts & PUSHES) {
+        zr_ps_difference(&exchange, state->difference);
+        result = zr_ps_push(own->worker, &(struct zr_ps_push){.batch = batch});
+    }
+    for (size_t i = 0; i < u->parameters_count; i++)
+        own->items[i].values = state->difference + layout->parameters[u->first_parameter + i].offset;
+    if (result == ZR_OK && parts & PULLS)
+        result = zr_ps_pull(own->worker, &batch);
+    if (result == ZR_OK && parts & FILLS) /* own - old is 0 then */
+        memcpy(exchange.old, exchange.own, exchange.n * sizeof *exchange.old);
+    if (result == ZR_OK && parts & PULLS)
+        zr_ps_receive(&exchange, state->difference);
+    zr_result given = zr_engine_give_owned(state->engine, unit, true);
+    result = result == ZR_OK ? given : result;
+    return result == ZR_OK ? zr_engine_publish_masters(state->engine, unit) : result;
+}
+
+/* Exchanges all units between two steps. Padding stays 0. */
+static zr_result exchange(struct zr_served_worker *own, unsigned parts)
+{
+    struct zr_engine *engine = own->rank->state.engine;
+    zr_result result = zr_engine_synchronize(engine);
+    for (size_t u = 0; u < engine->layout.units_count && result == ZR_OK; u++)
+        if (!zr_engine_is_frozen(engine, u))
+            result = exchange_unit(own, u, parts);
+    return result == ZR_OK && parts & PUSHES ? zr_ps_end_step(own->worker) : result;
+}
+
+/* Worker 0 writes the parameters, and all continue from them. */
+static zr_result begin_differences(struct zr_served_worker *own)
+{
+    struct zr_trainer_state *state = &own->rank->state;
+    const size_t elements = state->engine->layout.pool_elements;
+    memset(state->old, 0, elements * sizeof *state->old);
+    for (size_t u = 0; u < state->engine->layout.units_count; u++) /* padding */
+        memset(state->difference, 0,
+               state->engine->layout.units[u].padded_elements * sizeof *state->difference);
+    zr_result result = exchange(own, FILLS);
+    return result == ZR_OK ? exchange(own, PULLS) : result;
+}
+
+zr_result zr_served_after_step(struct zr_rank *rank, uint64_t step)
+{
+    const struct zr_train_config *config = rank->config;
+    if (!zr_train_differs(config))
+        return ZR_OK;
+    sleep_step(rank->served);
+    return step % config->timing.parameter == 0 ? exchange(rank->served, PUSHES | PULLS) : ZR_OK;
+}
+
+zr_result zr_served_settle(struct zr_rank *rank)
+{
+    if (!zr_train_differs(rank->config))
+        return ZR_OK;
+    zr_result result = zr_comm_all_status(rank->comm, exchange(rank->served, PUSHES));
+    return result == ZR_OK ? exchange(rank->served, PULLS) : result;
+}
+
+/* ---- A run --------------------------------------------------------------------------------------------- */
 
 zr_result zr_served_begin(struct zr_rank *rank, uint64_t done)
 {
@@ -136,6 +226,8 @@ zr_result zr_served_begin(struct zr_rank *rank, uint64_t done)
     zr_result result = ZR_OK;
     if (!own)
         return ZR_OK;
+    if (zr_train_differs(rank->config))
+        return zr_comm_all_status(rank->comm, begin_differences(own));
     own->completes = rank->rank == 0;
     own->done = done;
     for (size_t u = 0; own->completes && u < engine->layout.units_count && result == ZR_OK; u++) {
@@ -153,8 +245,10 @@ zr_result zr_served_begin(struct zr_rank *rank, uint64_t done)
 zr_result zr_served_save(struct zr_rank *rank, const struct zr_checkpoint *checkpoint, uint64_t step)
 {
     struct zr_served_worker *own = rank->served;
-    zr_result result = ZR_OK;
-    if (rank->rank == 0) {
+    zr_result result = zr_served_settle(rank);
+    if (result == ZR_OK && rank->rank == 0 && zr_train_differs(rank->config)) {
+        result = zr_checkpoint_save(checkpoint, step);
+    } else if (result == ZR_OK && rank->rank == 0) {
         /* The optimizer's corrections count updates, of which a step of free workers has several. */
         const uint64_t steps = rank->state.engine->steps_done;
         result = zr_ps_version(own->worker, 0, &rank->state.engine->steps_done);

@@ -296,6 +296,16 @@ static inline enum zr_keeps zr_train_keeps(const struct zr_train_config *config)
                                                  : ZR_KEEPS_NOTHING;
 }
 
+/* Whether ranks are workers of parameter servers / and push differences of parameters. */
+static inline bool zr_train_is_served(const struct zr_train_config *config)
+{
+    return config->comm == ZR_TRAIN_COMM_PS && config->command == ZR_COMMAND_TRAIN;
+}
+static inline bool zr_train_differs(const struct zr_train_config *config)
+{
+    return zr_train_is_served(config) && config->timing.kind == ZR_PS_GEO;
+}
+
 /* settings/servers.c: reads --ps, --staleness and --worker-sleep, and sets the defaults of --comm ps. Returns
  * NULL, or a message / the message about what --comm ps requires or excludes; NULL: none. */
 const char *zr_servers_resolve(struct zr_train_config *config);

@@ -30,11 +30,12 @@ const char *zr_servers_resolve(struct zr_train_config *config)
         snprintf(config->ps, sizeof config->ps, "sync");
     if (!config->staleness[0])
         snprintf(config->staleness, sizeof config->staleness, "none");
-    if (!zr_flag_set(config, "clip"))
-        config->optimizer.clip = 0;
     config->groups = config->world;
-    if (zr_ps_timing_read(&config->timing, config->ps) != ZR_OK || config->timing.kind == ZR_PS_GEO)
-        return "--ps is not sync, async, half-async or ssp:S with 0 to 64 steps S; give one of them";
+    if (zr_ps_timing_read(&config->timing, config->ps) != ZR_OK)
+        return "--ps is not sync, async, half-async, geo:K with K steps from 1 on, or ssp:S with 0 to 64 steps S; give one of "
+               "them";
+    if (!zr_flag_set(config, "clip") && config->timing.kind != ZR_PS_GEO)
+        config->optimizer.clip = 0;
     if (zr_ps_staleness_read(&config->correction, config->staleness) != ZR_OK)
         return "--staleness is not none, divide or dc:LAMBDA; give one of them";
     if (config->timing.kind == ZR_PS_ASYNC || config->timing.kind == ZR_PS_HALF_ASYNC)
@@ -63,8 +64,8 @@ const char *zr_servers_conflict(const struct zr_train_config *config)
         return "--comm ps requires --backend host: gradients are sent from host memory";
     if (config->precision == ZR_PRECISION_FP16)
         return "--comm ps requires --precision fp32, bf16 or fp8: in fp16 workers would skip different steps";
-    if (config->optimizer.clip > 0)
-        return "--clip cannot be combined with --comm ps: gradients are sent before their norm is known; give --clip 0, "
+    if (config->optimizer.clip > 0 && kind != ZR_PS_GEO)
+        return "--clip cannot be combined with --comm ps, but for --ps geo:K: gradients are sent before their norm is known; give --clip 0, "
                "or leave it out";
     if (config->optimizer.kind != ZR_OPTIMIZER_ADAMW && config->optimizer.kind != ZR_OPTIMIZER_SGD)
         return "--comm ps requires --optimizer adamw or sgd: servers update ranges of tensors";
