@@ -31,9 +31,11 @@ static void use(zr_table *table, uint32_t row)
     zr_table_list_add(table, ZR_TABLE_USED, row);
 }
 
-/* The values are in the slot. */
-static void settle(zr_table *table, uint32_t row, uint32_t slot)
+/* The values are in the next free slot. */
+static void settle(zr_table *table, uint32_t row, bool clean)
 {
+    uint32_t slot = table->free_slots[--table->free_slots_count];
+    table->clean[slot] = clean;
     zr_table_set_place(table, row, slot);
     if (table->tracks_use)
         zr_table_list_add(table, ZR_TABLE_USED, row);
@@ -110,14 +112,18 @@ static size_t sort_different(uint32_t *rows, size_t count)
 
 static zr_result move_to_file(zr_table *table, size_t count)
 {
-    uint32_t rows[ZR_TABLE_CHUNK], row = table->head->lists[ZR_TABLE_USED].last;
-    for (size_t i = 0; i < count; i++, row = table->prev[row])
+    uint32_t rows[ZR_TABLE_CHUNK], changed[ZR_TABLE_CHUNK], row = table->head->lists[ZR_TABLE_USED].last;
+    size_t changed_count = 0;
+    for (size_t i = 0; i < count; i++, row = table->prev[row]) {
         rows[i] = row;
-    sort_different(rows, count);
-    zr_result result = zr_table_tier_write(table, rows, count);
+        if (!table->clean[table->places[row]])
+            changed[changed_count++] = row;
+    }
+    sort_different(changed, changed_count);
+    zr_result result = zr_table_tier_write(table, changed, changed_count);
     for (size_t i = 0; i < count && result == ZR_OK; i++)
         leave(table, rows[i], ZR_TABLE_FILE);
-    table->status.stored_count += result == ZR_OK ? count : 0;
+    table->status.stored_count += result == ZR_OK ? changed_count : 0;
     return result;
 }
 
@@ -207,7 +213,7 @@ static zr_result make(zr_table *table, uint64_t id, uint32_t dropped, uint32_t *
         zr_table_index_add(table, row);
     }
     zr_table_first_values(table, id, next_slot(table));
-    settle(table, row, table->free_slots[--table->free_slots_count]);
+    settle(table, row, false);
     if (is_new)
         zr_table_store(table, &head->made_count, made_count + 1);
     table->status.rows_count++;
@@ -237,7 +243,7 @@ static zr_result take_row(void *state, uint32_t row, const char *contents)
 {
     zr_table *table = state;
     memcpy(next_slot(table), contents, table->layout.shape.row_bytes);
-    settle(table, row, table->free_slots[--table->free_slots_count]);
+    settle(table, row, true);
     table->status.loaded_count++;
     return ZR_OK;
 }

@@ -40,6 +40,7 @@ static void point_into_memory(zr_table *table, char *base)
     table->prev = (uint32_t *)(void *)(base + layout->prev);
     table->index = (uint64_t *)(void *)(base + layout->index);
     table->free_slots = (uint32_t *)(void *)(base + layout->free_slots);
+    table->clean = (uint8_t *)(base + layout->clean);
     table->rows = base + layout->rows;
 }
 
@@ -263,6 +264,7 @@ static zr_result fill_again(zr_table *table)
     uint32_t used = table->head->lists[ZR_TABLE_USED].first;
     uint32_t dropped = table->head->lists[ZR_TABLE_DROPS].first;
     zr_table_redo(table);
+    memset(table->clean, 0, (size_t)table->layout.shape.slots_count);
     empty_lists(table);
     result = index_rows(table);
     if (result != ZR_OK)

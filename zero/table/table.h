@@ -71,7 +71,7 @@ _Static_assert(sizeof(struct zr_table_head) <= ZR_TABLE_HEAD_BYTES, "the head ha
 /* Offsets in the memory, and in the block of records. */
 struct zr_table_layout {
     struct zr_table_shape shape;
-    size_t redo, ids, versions, places, next, prev, index, free_slots, rows;
+    size_t redo, ids, versions, places, next, prev, index, free_slots, clean, rows;
     uint64_t buckets_count;
     size_t batch_max, grouped_buckets;
     uint64_t permits_max, permit_buckets;
@@ -108,6 +108,7 @@ struct zr_table {
     uint64_t *ids, *versions, *index;
     uint32_t *places, *next, *prev, *free_slots;
     uint32_t free_slots_count;
+    uint8_t *clean; /* [slot]: the file has the row as it is in memory; a new process takes all for changed */
     uint32_t *numbers; /* [batch_max]: rows of a batch */
     struct zr_table_group group;
     struct zr_table_permit *permits;
