@@ -50,7 +50,7 @@ bool click_read(const struct click_file *file, uint64_t first, unsigned count, s
 int32_t click_log2(int32_t number);
 
 /* The area under the ROC curve: how often a sample with a click has the higher score of two, where a tie
- * counts half. 0.5 without such two, 0 with a NaN. Sorts `scores`. */
+ * counts half. 0.5 if no two differ in `clicked`, 0 with a NaN. Sorts `scores`. */
 struct click_score {
     float score;
     int32_t clicked;
@@ -142,7 +142,7 @@ zr_result click_store_report(click_store *store, struct zr_ps_state *out); /* of
 zr_result click_store_leave(click_store *store);
 zr_result click_store_tiers(click_store *store, struct click_tiers *out); /* with 0 servers */
 
-/* The program of server `number`: returns after all workers have left. */
+/* Runs server `number`. Returns after all workers have left. */
 zr_result click_serve(const struct click_run *run, struct click_model *model,
                       const struct click_memory *memory, unsigned number, struct click_tiers *out);
 
