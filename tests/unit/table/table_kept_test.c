@@ -2,6 +2,7 @@
  * in turn, and again while another continues; every push is applied exactly once. And memory that is damaged.
  */
 #define _GNU_SOURCE
+#include <fcntl.h>
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
@@ -170,6 +171,28 @@ static void test_damage(void)
     batch_free(&batch);
 }
 
+/* Other contents of the file. */
+static void test_other_file(void)
+{
+    char path[64], zeros[4096] = {0};
+    zr_table *table = NULL;
+    snprintf(path, sizeof path, "%s/rows", folder);
+    int file = open(path, O_WRONLY);
+    bool good = file >= 0;
+    for (unsigned i = 0; i < 60; i++)
+        good = good && write(file, zeros, sizeof zeros) == sizeof zeros;
+    close(file);
+    good = good && zr_table_open(&table, &options) == ZR_OK;
+    zr_result result = ZR_OK;
+    for (size_t i = 0; i < IDS && result == ZR_OK; i++) {
+        uint64_t id = model_id(i);
+        float row[WIDTH];
+        result = table_pull(table, &id, 1, row);
+    }
+    tap_ok(good && result == ZR_ERR_CORRUPT, "a row of another file is refused");
+    zr_table_close(table);
+}
+
 int main(void)
 {
     struct zr_table_plan plan;
@@ -190,6 +213,7 @@ int main(void)
     options = table_with_file(options, folder, 1030);
     options.file.name = "rows";
     test_deaths("with a file");
+    test_other_file();
     char command[128];
     snprintf(command, sizeof command, "rm -rf %s", folder);
     return system(command) != 0 || tap_done();
