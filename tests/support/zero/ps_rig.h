@@ -14,6 +14,7 @@
 #include "zero/ps/zr_ps.h"
 
 enum { PS_SERVERS = 4, PS_WORKERS = 8 };
+static pthread_mutex_t ps_lock = PTHREAD_MUTEX_INITIALIZER; /* no server ends while it is being stopped */
 
 /* Memory and kernels of a thread or process. */
 struct ps_ground {
@@ -33,8 +34,9 @@ static inline zr_result ps_ground_open(struct ps_ground *ground)
     zr_result result =
         zr_backend_host_create(&ground->backend, &(struct zr_host_options){.granule_bytes = 0});
     if (result == ZR_OK)
-        result = zr_arena_create(
-            &ground->arena, &(struct zr_arena_options){.backend = ground->backend, .reserve_bytes = (size_t)1 << 33});
+        result =
+            zr_arena_create(&ground->arena, &(struct zr_arena_options){.backend = ground->backend,
+                                                                       .reserve_bytes = (size_t)1 << 33});
     if (result == ZR_OK)
         result = zr_arena_alloc(
             ground->arena,
@@ -101,6 +103,8 @@ static inline void *ps_serve(void *argument)
     run->results[at] = result;
     if (run->replicated) /* a worker that connects to a server that has ended is refused */
         close(run->listeners[at]);
+    pthread_mutex_lock(&ps_lock);
+    pthread_mutex_unlock(&ps_lock);
     zr_ps_server_destroy(server);
     run->leaked[at] = ps_ground_close(&ground);
     return NULL;
@@ -143,7 +147,9 @@ static inline zr_result ps_run_start(struct ps_run *run, const char *folder)
 /* Stops a primary, once it runs, and waits for its end. */
 static inline void ps_run_stop(struct ps_run *run, unsigned server)
 {
+    pthread_mutex_lock(&ps_lock);
     zr_ps_server_stop(run->servers[server]);
+    pthread_mutex_unlock(&ps_lock);
     pthread_join(run->threads[server], NULL);
     run->servers[server] = NULL;
 }
