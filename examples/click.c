@@ -6,7 +6,6 @@
  *     ./click train samples --workers 4 --servers 2 --ps ssp:3    parameter servers
  *     ./click convert train.txt samples                           Criteo's text instead */
 #include <errno.h>
-#include <getopt.h>
 #include <semaphore.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -17,10 +16,8 @@
 
 #include "click.h"
 
-enum { POINTS_MAX = 64, TEST_MAX = 100000 };
-
 /* What the processes of a run share. */
-struct shared {
+struct click_shared {
     sem_t stepped;          /* posted by workers after each step */
     sem_t finished;         /* posted by the observer for each worker: the last evaluation is done */
     _Atomic uint64_t taken; /* samples that workers have begun, if they do not wait for each other */
@@ -31,25 +28,15 @@ struct shared {
     struct point {
         uint64_t samples;
         double seconds, auc;
-    } points[POINTS_MAX];
+    } points[CLICK_POINTS_MAX];
     struct zr_ps_state state;
     unsigned steps[ZR_PS_WORKERS_MAX]; /* of each worker */
     struct click_tiers tiers[ZR_PS_SERVERS_MAX];
 };
 
-struct options {
-    struct click_run run;
-    struct click_file file;
-    uint64_t train_count, test_count, steps, eval_every;
-    unsigned slow_worker;
-    double slow_factor, sleep_ms, target;
-    bool json;
-    struct shared *shared;
-};
-
 /* One process of a run. */
 struct process {
-    const struct options *options;
+    const struct click_options *options;
     unsigned number, slices; /* the first worker that it computes for, and how many */
     zr_backend *backend;
     struct click_memory memory;
@@ -75,7 +62,7 @@ static void wait_for(sem_t *posts)
         ;
 }
 
-static zr_result open_process(struct process *process, const struct options *options, unsigned batch)
+static zr_result open_process(struct process *process, const struct click_options *options, unsigned batch)
 {
     struct zr_arena_options arena = {.struct_bytes = sizeof arena, .name = "click"};
     struct zr_tag_limits unlimited;
@@ -109,7 +96,7 @@ static zr_result open_worker(struct process *process, unsigned number, unsigned 
     TRY(take(process, count * sizeof(float), &process->logits));
     TRY(take(process, sizeof *process->gradient, &process->gradient));
     TRY(take(process, sizeof *process->sum, &process->sum));
-    TRY(take(process, TEST_MAX * sizeof *process->scores, &process->scores));
+    TRY(take(process, CLICK_TEST_MAX * sizeof *process->scores, &process->scores));
     return click_store_open(&process->store, run, &process->model, &process->memory, number);
 }
 
@@ -179,7 +166,7 @@ static zr_result train_step(struct process *process, uint64_t first, unsigned st
 /* AUC of the samples at the end of the file, which are not trained on; truth: of the law that drew them. */
 static zr_result evaluate(struct process *process, bool truth, double *out)
 {
-    const struct options *options = process->options;
+    const struct click_options *options = process->options;
     const struct click_dense *dense;
     for (uint64_t at = 0, count; at < options->test_count; at += count) {
         count = options->test_count - at < options->run.batch ? options->test_count - at : options->run.batch;
@@ -206,7 +193,7 @@ static zr_result evaluate(struct process *process, bool truth, double *out)
 /* Adds a point to the curve: the AUC after so many samples. */
 static zr_result add_point(struct process *process, uint64_t samples, uint64_t ns)
 {
-    struct shared *shared = process->options->shared;
+    struct click_shared *shared = process->options->shared;
     struct point *point = &shared->points[shared->points_count];
     *point = (struct point){.samples = samples, .seconds = (double)ns / 1e9};
     TRY(evaluate(process, false, &point->auc));
@@ -221,7 +208,7 @@ static zr_result add_point(struct process *process, uint64_t samples, uint64_t n
 /* ---- Processes ----------------------------------------------------------------------------------------- */
 
 /* All parameters and all workers in this process. */
-static zr_result run_alone(struct process *process, const struct options *options)
+static zr_result run_alone(struct process *process, const struct click_options *options)
 {
     const uint64_t each = (uint64_t)options->run.workers * options->run.batch;
     uint64_t trained_ns = 0, begin_ns = 0, next = options->eval_every;
@@ -249,7 +236,7 @@ static unsigned round_steps(const struct click_run *run)
 
 /* The first sample of a worker's round; UINT64_MAX: it has no more. Where workers do not wait for each other,
  * a faster one has more of the samples. */
-static uint64_t next_round(const struct options *options, unsigned number, uint64_t round)
+static uint64_t next_round(const struct click_options *options, unsigned number, uint64_t round)
 {
     const struct click_run *run = &options->run;
     const uint64_t each = (uint64_t)round_steps(run) * run->batch,
@@ -260,9 +247,9 @@ static uint64_t next_round(const struct options *options, unsigned number, uint6
     return first + each <= all ? first : UINT64_MAX;
 }
 
-static zr_result run_worker(struct process *process, const struct options *options, unsigned number)
+static zr_result run_worker(struct process *process, const struct click_options *options, unsigned number)
 {
-    struct shared *shared = options->shared;
+    struct click_shared *shared = options->shared;
     double sleep_s = options->sleep_ms / 1e3 * (number == options->slow_worker ? options->slow_factor : 1);
     const struct timespec rest = {(time_t)sleep_s, (long)((sleep_s - (double)(time_t)sleep_s) * 1e9)};
     TRY(open_process(process, options, options->run.batch));
@@ -280,9 +267,9 @@ static zr_result run_worker(struct process *process, const struct options *optio
     return click_store_leave(process->store);
 }
 
-static zr_result run_observer(struct process *process, const struct options *options)
+static zr_result run_observer(struct process *process, const struct click_options *options)
 {
-    struct shared *shared = options->shared;
+    struct click_shared *shared = options->shared;
     const uint64_t all = options->steps * options->run.workers;
     uint64_t next = options->eval_every;
     TRY(open_process(process, options, options->run.batch));
@@ -302,7 +289,7 @@ static zr_result run_observer(struct process *process, const struct options *opt
     return ZR_OK;
 }
 
-static zr_result run_server(struct process *process, const struct options *options, unsigned number)
+static zr_result run_server(struct process *process, const struct click_options *options, unsigned number)
 {
     TRY(open_process(process, options, 1));
     return click_serve(&options->run, &process->model, &process->memory, number,
@@ -311,7 +298,7 @@ static zr_result run_server(struct process *process, const struct options *optio
 
 static int rank_main(struct zr_local_world *local, unsigned rank, void *argument)
 {
-    const struct options *options = argument;
+    const struct click_options *options = argument;
     const unsigned servers = options->run.servers, workers = servers > 0 ? options->run.workers : 0;
     struct process process = {0};
     (void)local;
@@ -326,7 +313,7 @@ static int rank_main(struct zr_local_world *local, unsigned rank, void *argument
 }
 
 /* Forks the processes of a run with servers; each server has a socket in a folder of the run. */
-static int launch(struct options *options)
+static int launch(struct click_options *options)
 {
     char folder[] = "/tmp/click.XXXXXX", addresses[ZR_PS_SERVERS_MAX][sizeof folder + 16];
     const struct zr_launch_options launch = {.struct_bytes = sizeof launch,
@@ -357,9 +344,9 @@ static int launch(struct options *options)
 
 /* ---- Report -------------------------------------------------------------------------------------------- */
 
-static void report_json(const struct options *options, double rate)
+static void report_json(const struct click_options *options, double rate)
 {
-    const struct shared *shared = options->shared;
+    const struct click_shared *shared = options->shared;
     printf("{\"truth_auc\": %.6f, \"auc\": %.6f, \"samples_per_second\": %.1f, \"curve\": [", shared->truth,
            shared->points[shared->points_count - 1].auc, rate);
     for (unsigned i = 0; i < shared->points_count; i++)
@@ -384,9 +371,9 @@ static void report_json(const struct options *options, double rate)
     puts("]}");
 }
 
-static void report(const struct options *options)
+static void report(const struct click_options *options)
 {
-    const struct shared *shared = options->shared;
+    const struct click_shared *shared = options->shared;
     const struct point *last = &shared->points[shared->points_count - 1], *at = shared->points;
     double rate = (double)last->samples * 1e9 / (double)(shared->end_ns - shared->begin_ns);
     if (options->json) {
@@ -412,130 +399,10 @@ static void report(const struct options *options)
 
 /* ---- Command line -------------------------------------------------------------------------------------- */
 
-static int usage(const char *problem, const char *word)
-{
-    fprintf(
-        stderr,
-        "%s%s%sclick make FILE SAMPLES [SEED [VALUES]]  draws samples; VALUES: at most so many per field\n"
-        "click convert TEXT FILE                 reads Criteo's text\n"
-        "click train FILE [options]\n"
-        "  --workers N --servers S  0 servers: all in one process\n"
-        "  --ps TIMING              " ZR_PS_TIMING_NAMES "\n"
-        "  --staleness RULE         none|divide\n"
-        "  --batch N                samples of a worker's step: 512\n"
-        "  --rate F --dense-rate F  of Adagrad for rows: 0.02; of Adam for the others: 0.001\n"
-        "  --memory-limit BYTES     of rows in memory; --file FOLDER: for the others\n"
-        "  --rows N                 rows at most: four for each sample\n"
-        "  --seed N --samples N     of first values: 1; to train on: all but the last tenth of the file\n"
-        "  --eval-every N           samples between evaluations: a tenth of all\n"
-        "  --target AUC             prints the time to it\n"
-        "  --sleep-ms F --slow W:X  a step sleeps; a step of worker W for X times as long\n"
-        "  --json                   prints one object\n",
-        problem, word, *problem ? "\n" : "");
-    return 2;
-}
-
-static bool read_number(const char *text, double least, double most, double *out)
-{
-    static const char units[] = "KMG";
-    char *end;
-    double value = strtod(text, &end);
-    const char *unit = end != text && *end ? strchr(units, *end) : NULL;
-    if (unit && strcmp(end + 1, "iB") == 0) {
-        for (const char *at = units; at <= unit; at++)
-            value *= 1024;
-        end += 3;
-    }
-    *out = value;
-    return end != text && *end == 0 && value >= least && value <= most;
-}
-
-enum { WORKERS, SERVERS, BATCH, RATE, DENSE_RATE, LIMIT, ROWS, SEED, SAMPLES, EVERY, TARGET, SLEEP, NUMBERS };
-enum { PS = NUMBERS, STALENESS, FOLDER, SLOW, JSON, OPTIONS };
-static const struct {
-    const char *name;
-    double fallback, least, most;
-} numbers_of[NUMBERS] = {{"workers", 1, 1, 128},
-                         {"servers", 0, 0, ZR_PS_SERVERS_MAX},
-                         {"batch", 512, 1, 65536},
-                         {"rate", 0.02, 1e-9, 1e9},
-                         {"dense-rate", 0.001, 0, 1e9},
-                         {"memory-limit", 0, 0, 1e15},
-                         {"rows", 0, 1, ZR_TABLE_ROWS_MAX},
-                         {"seed", 1, 0, 1e15},
-                         {"samples", 0, 1, 1e15},
-                         {"eval-every", 0, 1, 1e15},
-                         {"target", 0, 0, 1},
-                         {"sleep-ms", 0, 0, 1e6}};
-
-/* 0, or an exit code after a message. */
-static int read_options(struct options *out, int argc, char **argv)
-{
-    struct option names[OPTIONS + 1] = {[PS] = {"ps", required_argument, NULL, PS},
-                                        [STALENESS] = {"staleness", required_argument, NULL, STALENESS},
-                                        [FOLDER] = {"file", required_argument, NULL, FOLDER},
-                                        [SLOW] = {"slow", required_argument, NULL, SLOW},
-                                        [JSON] = {"json", no_argument, NULL, JSON}};
-    double numbers[NUMBERS];
-    char end;
-    for (int i = 0; i < NUMBERS; i++) {
-        names[i] = (struct option){numbers_of[i].name, required_argument, NULL, i};
-        numbers[i] = numbers_of[i].fallback;
-    }
-    for (int option; (option = getopt_long(argc, argv, "", names, NULL)) >= 0;) {
-        bool good = option == FOLDER || option == JSON;
-        if (option < NUMBERS)
-            good = read_number(optarg, numbers_of[option].least, numbers_of[option].most, &numbers[option]);
-        else if (option == PS)
-            good = zr_ps_timing_read(&out->run.timing, optarg) == ZR_OK;
-        else if (option == STALENESS)
-            good = zr_ps_staleness_read(&out->run.staleness, optarg) == ZR_OK;
-        else if (option == SLOW)
-            good = sscanf(optarg, "%u:%lf%c", &out->slow_worker, &out->slow_factor, &end) == 2;
-        else if (option == FOLDER)
-            out->run.folder = optarg;
-        out->json |= option == JSON;
-        if (option == '?')
-            return usage("", "");
-        if (!good)
-            return usage("click: not a value of this option, or out of range: ", optarg);
-    }
-    if (optind + 1 != argc)
-        return usage("click: train requires one FILE", "");
-    if (out->run.timing.kind != ZR_PS_SYNC && numbers[SERVERS] == 0)
-        return usage("click: --ps requires --servers", "");
-    if (!click_open(&out->file, argv[optind]))
-        return 3;
-    const uint64_t all = out->file.header.samples_count, tenth = (all + 9) / 10;
-    out->test_count = tenth < TEST_MAX ? tenth : TEST_MAX;
-    out->train_count = all - out->test_count;
-    out->run.workers = (unsigned)numbers[WORKERS];
-    out->run.servers = (unsigned)numbers[SERVERS];
-    out->run.batch = (unsigned)numbers[BATCH];
-    out->run.rate = (float)numbers[RATE];
-    out->run.dense_factor = (float)(numbers[DENSE_RATE] / numbers[RATE]);
-    out->run.seed = (uint64_t)numbers[SEED];
-    out->run.memory_limit_bytes = (size_t)numbers[LIMIT];
-    out->run.rows_limit = numbers[ROWS] > 0 ? (uint64_t)numbers[ROWS] : 4 * all + 100000;
-    out->sleep_ms = numbers[SLEEP];
-    out->target = numbers[TARGET];
-    uint64_t samples = numbers[SAMPLES] > 0 && numbers[SAMPLES] < (double)out->train_count
-                           ? (uint64_t)numbers[SAMPLES]
-                           : out->train_count;
-    out->steps = samples / out->run.workers / out->run.batch;
-    if (out->run.timing.kind == ZR_PS_GEO)
-        out->steps -= out->steps % out->run.timing.parameter;
-    out->eval_every = numbers[EVERY] > 0 ? (uint64_t)numbers[EVERY] : samples / 10;
-    if (out->steps == 0 || samples / out->eval_every >= POINTS_MAX)
-        return usage("click: no step, or more than 64 evaluations: change --batch, --samples or --eval-every",
-                     "");
-    return 0;
-}
-
 static int train(int argc, char **argv)
 {
-    struct options options = {.slow_worker = UINT32_MAX};
-    int code = read_options(&options, argc, argv);
+    struct click_options options = {.slow_worker = UINT32_MAX};
+    int code = click_options_read(&options, argc, argv);
     if (code != 0)
         return code;
     options.shared =
@@ -561,10 +428,10 @@ int main(int argc, char **argv)
     if (strcmp(mode, "train") == 0)
         return train(argc - 1, argv + 1);
     if (strcmp(mode, "make") != 0 || argc < 4 || argc > 6)
-        return usage("", "");
+        return click_usage("", "");
     for (int i = 3; i < argc; i++)
-        if (!read_number(argv[i], i == 4 ? 0 : 1, i == 5 ? UINT32_MAX : 1e12, &numbers[i - 3]))
-            return usage("click: not a number, or out of range: ", argv[i]);
+        if (!click_number_read(argv[i], i == 4 ? 0 : 1, i == 5 ? UINT32_MAX : 1e12, &numbers[i - 3]))
+            return click_usage("click: not a number, or out of range: ", argv[i]);
     how.samples_count = (uint64_t)numbers[0];
     how.seed = (uint64_t)numbers[1];
     how.vocabulary_max = (uint32_t)numbers[2];

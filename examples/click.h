@@ -1,5 +1,6 @@
 /* click.h: the parts of the click model. A file of samples (click_data.c), the model (click_model.c), and
- * where its parameters live (click_store.c). click.c has the options, the workers and the report. */
+ * where its parameters live (click_store.c). click_options.c has the command line, click.c the
+ * processes and the report. */
 #ifndef ZR_EXAMPLES_CLICK_H
 #define ZR_EXAMPLES_CLICK_H
 
@@ -50,7 +51,7 @@ bool click_read(const struct click_file *file, uint64_t first, unsigned count, s
 int32_t click_log2(int32_t number);
 
 /* The area under the ROC curve: how often a sample with a click has the higher score of two, where a tie
- * counts half. 0.5 without such two, 0 with a NaN. Sorts `scores`. */
+ * counts half. 0.5 if no two differ in `clicked`, 0 with a NaN. Sorts `scores`. */
 struct click_score {
     float score;
     int32_t clicked;
@@ -142,8 +143,27 @@ zr_result click_store_report(click_store *store, struct zr_ps_state *out); /* of
 zr_result click_store_leave(click_store *store);
 zr_result click_store_tiers(click_store *store, struct click_tiers *out); /* with 0 servers */
 
-/* The program of server `number`: returns after all workers have left. */
+/* Runs server `number`. Returns after all workers have left. */
 zr_result click_serve(const struct click_run *run, struct click_model *model,
                       const struct click_memory *memory, unsigned number, struct click_tiers *out);
+
+/* ---- Command line -------------------------------------------------------------------------------------- */
+
+enum { CLICK_POINTS_MAX = 64, CLICK_TEST_MAX = 100000 }; /* evaluations of a run; samples of each */
+struct click_shared;                                     /* of all processes: click.c */
+struct click_options {
+    struct click_run run;
+    struct click_file file;
+    uint64_t train_count, test_count, steps, eval_every;
+    unsigned slow_worker;
+    double slow_factor, sleep_ms, target;
+    bool json;
+    struct click_shared *shared;
+};
+/* Both print a message on stderr; usage() prints the help, too. They return 0 or the exit code. */
+int click_options_read(struct click_options *out, int argc, char **argv);
+int click_usage(const char *problem, const char *word);
+/* A number with or without KiB, MiB or GiB. */
+bool click_number_read(const char *text, double least, double most, double *out);
 
 #endif

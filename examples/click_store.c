@@ -312,7 +312,7 @@ zr_result click_store_leave(click_store *store)
 
 /* ---- Servers and bytes --------------------------------------------------------------------------------- */
 
-/* Adds what is planned for a table. */
+/* Adds the planned bytes of a table. */
 static zr_result plan(const struct zr_table_options *options, struct click_tiers *out)
 {
     struct zr_table_plan plan;
