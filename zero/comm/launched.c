@@ -27,10 +27,11 @@ int zr_launch(const struct zr_launch_options *options, enum zr_comm_carrier carr
         result = zr_start_check(&start, (enum zr_start_carrier)carrier, launch.world, &launch.world);
     if (result == ZR_OK && carrier == ZR_CARRIER_TCP)
         result = zr_tcp_check(&start, launch.rendezvous != NULL);
-    if (result == ZR_OK && launch.max_restarts > 0 &&
+    if (result == ZR_OK && (launch.max_restarts > 0 || launch.threads) &&
         (carrier != ZR_CARRIER_LOCAL || start.kind != ZR_START_FORK))
-        result = zr_fail(ZR_ERR_INVALID,
-                         "max_restarts requires ranks that are forked here, with the local transport");
+        result =
+            zr_fail(ZR_ERR_INVALID,
+                    "max_restarts and threads require ranks that are forked here, with the local transport");
     if (result != ZR_OK) {
         zr_local_log("%s", zr_last_error());
         return EXIT_USAGE;
