@@ -476,6 +476,12 @@ static void test_limits(void)
     tap_is(zr_local_launch(&options), 2, "one more is refused");
     options.world = 0;
     tap_is(zr_local_launch(&options), 2, "so is none");
+    options = (struct zr_launch_options){
+        .struct_bytes = sizeof options, .world = ZR_MAX_WORLD, .rank_main = end_at_once, .threads = true};
+    tap_is(zr_local_launch(&options), 0, "as many threads as there can be ranks");
+    tap_is(zr_launch(&options, ZR_CARRIER_TCP, NULL), 2, "with another transport they are refused");
+    options.max_restarts = 1;
+    tap_is(zr_local_launch(&options), 2, "and so are restarts");
 }
 
 static void let_through(int signal)
