@@ -272,7 +272,7 @@ struct zr_local_birth {
     const struct zr_local_sockets *sockets;
     const sigset_t *before;
     pid_t launcher;
-    int door; /* the launcher's, for kept memory; -1: none */
+    int door;          /* the launcher's, for kept memory; -1: none */
     const int *memory; /* see zr_local_memory(); NULL: none */
     unsigned rank;
     bool alone; /* the launcher has only this rank; other ranks have other launchers (join.c) */
