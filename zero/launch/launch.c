@@ -48,6 +48,8 @@ struct launcher {
 
     struct zr_kept_holder holder; /* of the ranks' kept memory */
     struct zr_replicas replicas;
+    unsigned replaced, stalled; /* restarts of max_restarts / beyond them since a step has ended */
+    bool lost;                  /* a rank was lost since the last change of size */
     sigset_t signals, mask_before;
     struct sigaction child_before;
 
@@ -66,15 +68,12 @@ struct launcher {
     uint64_t late_ns;                   /* delay of this iteration; 0 if small */
     bool spared;                        /* the extra tick after a stall has been granted */
 
-    bool ending, killed; /* the run is being ended / SIGKILL has been sent */
-    bool speaks;         /* this launcher ended the run, so its message counts */
-    uint64_t kill_ns;    /* time of SIGKILL; valid if ending */
-    unsigned restarts;   /* begun so far, changes of the number of replicas included */
-    unsigned replaced;   /* of options->max_restarts */
-    unsigned stalled;    /* restarts beyond them since a step has ended */
-    bool restarting;     /* the ranks that run are to rejoin: one was lost, or the size changes */
-    bool lost;           /* a rank was lost since the last change of size */
-    uint64_t rejoin_ns;  /* time at which ranks that have not rejoined are killed */
+    bool ending, killed;                 /* the run is being ended / SIGKILL has been sent */
+    bool speaks;                         /* this launcher ended the run, so its message counts */
+    uint64_t kill_ns;                    /* time of SIGKILL; valid if ending */
+    unsigned restarts;                   /* begun so far, with changes of size */
+    bool restarting;                     /* the ranks that run are to rejoin */
+    uint64_t rejoin_ns;                  /* time at which ranks that have not rejoined are killed */
     char loss[ZR_LOCAL_REASON_BYTES];    /* that a rank has asked to restart for; "": no rank has */
     bool forced;                         /* a request, not a failure, ended the run */
     char failure[ZR_LOCAL_REASON_BYTES]; /* message about a failed rank, printed at the end unless all
@@ -539,6 +538,7 @@ static zr_result fork_ranks(struct launcher *launcher)
                 close_other_inboxes(&part->sockets, r);
             close_links(part);
             close(part->door[0]);
+            zr_replicas_close(&launcher->replicas);
             zr_local_become_rank(&(struct zr_local_birth){.options = launcher->options,
                                                           .local = launcher->local,
                                                           .sockets = &part->sockets,

@@ -93,6 +93,13 @@ static socklen_t name_of(pid_t launcher, struct sockaddr_un *out)
     return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)length);
 }
 
+void zr_replicas_close(struct zr_replicas *replicas)
+{
+    if (replicas->door >= 0)
+        close(replicas->door);
+    replicas->door = -1;
+}
+
 zr_result zr_replicas_open(struct zr_replicas *replicas)
 {
     struct sockaddr_un name;
@@ -101,18 +108,15 @@ zr_result zr_replicas_open(struct zr_replicas *replicas)
     if (replicas->door < 0)
         return zr_fail(ZR_ERR_HOST_MEMORY,
                        "no file descriptor is left for requests to join: raise `ulimit -n`");
-    if (bind(replicas->door, (const struct sockaddr *)&name, bytes) != 0 || listen(replicas->door, 8) != 0)
-        return zr_fail(ZR_ERR_IO, "the socket for requests to join cannot be opened (error %d)", errno);
+    if (bind(replicas->door, (const struct sockaddr *)&name, bytes) != 0 || listen(replicas->door, 8) != 0) {
+        zr_local_log("the socket for requests to join cannot be opened (error %d); no replica can join",
+                     errno);
+        zr_replicas_close(replicas);
+        return ZR_OK;
+    }
     fcntl(replicas->door, F_SETOWN, getpid());
     fcntl(replicas->door, F_SETFL, O_ASYNC | O_NONBLOCK);
     return ZR_OK;
-}
-
-void zr_replicas_close(struct zr_replicas *replicas)
-{
-    if (replicas->door >= 0)
-        close(replicas->door);
-    replicas->door = -1;
 }
 
 /* Answers one request. The first byte of an answer is '+' if a replica will join. */
@@ -148,7 +152,8 @@ void zr_replicas_serve(struct zr_replicas *replicas, bool ends)
         if (pid && !ends)
             follow_notice(replicas, pid);
     }
-    for (int client; (client = zr_accept(replicas->door, SOCK_CLOEXEC)) >= 0; close(client))
+    for (int client; replicas->door >= 0 && (client = zr_accept(replicas->door, SOCK_CLOEXEC)) >= 0;
+         close(client))
         answer(replicas, client, ends);
 }
 

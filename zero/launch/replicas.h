@@ -22,7 +22,8 @@ struct zr_replicas {
 
 void zr_replicas_init(struct zr_replicas *out, const struct zr_launch_replicas *options,
                       struct zr_local_world *local);
-/* Opens the socket; a request there raises SIGIO. ZR_ERR_HOST_MEMORY: no descriptor is left. */
+/* Opens the socket; a request there raises SIGIO. Without the socket, which is logged, no replica joins.
+ * ZR_ERR_HOST_MEMORY: no descriptor is left. */
 zr_result zr_replicas_open(struct zr_replicas *replicas);
 void zr_replicas_close(struct zr_replicas *replicas);
 

@@ -964,10 +964,10 @@ static zr_result run(struct loop *loop, struct zr_local_world *local, unsigned r
                 "kept memory%s has no step to which all ranks can return; the run continues after step %" PRIu64,
                 config->redundancy > 1 ? " with its copies" : "", done);
         zr_card_say_memory(&loop->rank);
-        if (moves)
+        if (moves && !changes_size(loop, done))
             zr_say("step %" PRIu64 " begins with %u data replicas, %.2f s after the steps stopped", done + 1,
                    zr_train_data_ranks(config), (double)zr_local_restart_ns(local) * 1e-9);
-        else if (zr_local_restarts(local) > 0 && done < config->steps && !changes_size(loop, done))
+        else if (!moves && zr_local_restarts(local) > 0 && done < config->steps && !changes_size(loop, done))
             zr_say("step %" PRIu64 " begins %.2f s after the loss of a rank", done + 1,
                    (double)zr_local_restart_ns(local) * 1e-9);
         zr_progress_start(&loop->progress, done, config->steps);
