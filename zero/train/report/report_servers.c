@@ -111,12 +111,19 @@ json_t *zr_report_servers_json(const struct zr_train_config *config, const struc
         return object;
     }
     add_measured(config, list);
-    json_object_update_new(
-        object,
-        json_pack("{s:o, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "staleness", bins, "version",
-                  (json_int_t)run->version, "pushes", (json_int_t)run->state.pushes, "pulls",
-                  (json_int_t)run->state.pulls, "updates", (json_int_t)run->state.updates, "held",
-                  (json_int_t)run->state.held, "repeated", (json_int_t)run->state.repeated, "received_bytes",
-                  (json_int_t)run->state.received_bytes, "sent_bytes", (json_int_t)run->state.sent_bytes));
+    const struct {
+        const char *name;
+        uint64_t count;
+    } counts[] = {{"version", run->version},
+                  {"pushes", run->state.pushes},
+                  {"pulls", run->state.pulls},
+                  {"updates", run->state.updates},
+                  {"held", run->state.held},
+                  {"repeated", run->state.repeated},
+                  {"received_bytes", run->state.received_bytes},
+                  {"sent_bytes", run->state.sent_bytes}};
+    json_object_set_new(object, "staleness", bins);
+    for (size_t i = 0; i < sizeof counts / sizeof *counts; i++)
+        json_object_set_new(object, counts[i].name, json_integer((json_int_t)counts[i].count));
     return object;
 }
