@@ -46,10 +46,11 @@ static size_t ids_max(const struct click_run *run)
     return (size_t)steps * run->batch * CLICK_CATEGORIES;
 }
 
-/* Of one of `servers` equal tables. sync adds the pushes of all workers. */
+/* Of one of `servers` equal tables. */
 static struct zr_table_options table_options(const struct click_run *run, unsigned servers, zr_arena *arena)
 {
-    const bool adds = run->timing.kind == ZR_PS_GEO;
+    const bool adds = run->timing.kind == ZR_PS_GEO,
+               groups = run->timing.kind == ZR_PS_SYNC || run->timing.kind == ZR_PS_SSP; /* pushes of all */
     return (struct zr_table_options){.struct_bytes = sizeof(struct zr_table_options),
                                      .arena = arena,
                                      .name = "rows",
@@ -61,7 +62,7 @@ static struct zr_table_options table_options(const struct click_run *run, unsign
                                      .rows_limit = run->rows_limit / servers + 1,
                                      .memory_limit_bytes = run->memory_limit_bytes / servers,
                                      .file = {.folder = run->folder, .force = true},
-                                     .batch_max = run->workers * ids_max(run)};
+                                     .batch_max = (groups ? run->workers : 1) * ids_max(run)};
 }
 
 struct tables {
@@ -74,6 +75,7 @@ struct tables {
 static void describe(struct tables *out, const struct click_run *run, zr_arena *arena)
 {
     out->rows = out->states = table_options(run, run->servers, arena);
+    out->rows.batch_max = out->states.batch_max = ids_max(run); /* of a worker: servers group pushes */
     out->states.name = "states";
     out->states.init_range = 0;
     out->list[DENSE] = (struct zr_ps_table){.name = "dense",
@@ -345,6 +347,7 @@ zr_result click_serve(const struct click_run *run, struct click_model *model,
 {
     struct tables tables;
     struct zr_ps_bytes bytes;
+    const struct zr_table_options rows = table_options(run, run->servers, memory->tables);
     describe(&tables, run, memory->tables);
     const struct zr_ps_server_options options = {.struct_bytes = sizeof options,
                                                  .common = tables.options,
@@ -358,7 +361,7 @@ zr_result click_serve(const struct click_run *run, struct click_model *model,
     *out = (struct click_tiers){.memory_planned = bytes.master + bytes.optimizer + bytes.gradients +
                                                   bytes.messages + bytes.log};
     for (unsigned table = ROWS; table < tables.options.tables_count; table++)
-        TRY(plan(tables.list[table].rows, out));
+        TRY(plan(&rows, out));
     zr_result result = zr_ps_server_create(&server, &options);
     if (result == ZR_OK)
         result = zr_ps_server_run(server);
