@@ -21,6 +21,7 @@ RUNS = {"stage 2": dict(ranks=2, stage=2),
         "stage 0": dict(ranks=2, stage=0),
         "stage 3, one replica": dict(ranks=4, stage=3, tp=2, pp=2, accumulate=2, arch="llama"),
         "stage 2, bf16, sums": dict(ranks=3, stage=2, precision="bf16", accumulate=2),
+        "stage 3, TCP": dict(ranks=3, stage=3, comm="tcp"),
         "adamw8": dict(ranks=2, stage=1, optimizer="adamw8")}
 draws = random.Random(SEED)
 wholes = {}
