@@ -8,6 +8,7 @@
 #include <signal.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
+#include <time.h>
 
 #include "alloc/base/system/os.h"
 #include "tests/support/random.h"
@@ -57,18 +58,41 @@ static double now(void)
     return (double)zr_os_now_ns() / 1e9;
 }
 
-static double alone(struct ps_ground *ground)
+/* Processor time of this process and of its children. */
+static double used(const pid_t *children, unsigned count)
 {
-    double seconds[STEPS];
+    struct timespec time;
+    clockid_t clock;
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
+    double sum = (double)time.tv_sec + (double)time.tv_nsec / 1e9;
+    for (unsigned i = 0; i < count; i++)
+        if (clock_getcpuclockid(children[i], &clock) == 0 && clock_gettime(clock, &time) == 0)
+            sum += (double)time.tv_sec + (double)time.tv_nsec / 1e9;
+    return sum;
+}
+
+/* Rows per second of elapsed time, and of processor time of all processes, after the warm-up. */
+struct rate {
+    double elapsed, processor;
+};
+static struct rate rate_and_use(double seconds[STEPS], double processor)
+{
+    return (struct rate){rate_of(seconds), 2.0 * CATEGORIES * IDS * (STEPS - WARM) / processor};
+}
+
+static struct rate alone(struct ps_ground *ground)
+{
+    double seconds[STEPS], before = 0;
     zr_table *tables[CATEGORIES];
     struct zr_table_options options = table_options();
     for (unsigned c = 0; c < CATEGORIES; c++) {
         options.arena = ground->arena;
         options.name = "t";
         if (zr_table_create(&tables[c], &options) != ZR_OK)
-            return 0;
+            return (struct rate){0, 0};
     }
     for (unsigned step = 0; step < STEPS; step++) {
+        before = step == WARM ? used(NULL, 0) : before;
         double begin = now();
         for (unsigned c = 0; c < CATEGORIES; c++)
             zr_table_pull(tables[c],
@@ -80,17 +104,18 @@ static double alone(struct ps_ground *ground)
                           NULL);
         seconds[step] = now() - begin;
     }
+    double processor = used(NULL, 0) - before;
     for (unsigned c = 0; c < CATEGORIES; c++)
         zr_table_close(tables[c]);
-    return rate_of(seconds);
+    return rate_and_use(seconds, processor);
 }
 
-static double served(struct ps_ground *ground, unsigned servers, const char *folder)
+static struct rate served(struct ps_ground *ground, unsigned servers, const char *folder)
 {
     static struct zr_ps_table tables[CATEGORIES];
     const struct zr_table_options rows = table_options();
     struct zr_ps_item items[CATEGORIES];
-    double seconds[STEPS];
+    double seconds[STEPS], before = 0;
     pid_t children[PS_SERVERS];
     struct ps_run run = {.options = {.workers = 1,
                                      .servers = servers,
@@ -104,7 +129,7 @@ static double served(struct ps_ground *ground, unsigned servers, const char *fol
         snprintf(tables[c].name, sizeof tables[c].name, "c%u", c);
     }
     if (ps_run_listen(&run, folder) != ZR_OK)
-        return 0;
+        return (struct rate){0, 0};
     for (unsigned s = 0; s < servers; s++) {
         children[s] = fork();
         if (children[s] == 0) {
@@ -116,9 +141,10 @@ static double served(struct ps_ground *ground, unsigned servers, const char *fol
     }
     if (ps_join(&worker, &run, 0, ground->arena) != ZR_OK) {
         fprintf(stderr, "%s\n", zr_last_error());
-        return 0;
+        return (struct rate){0, 0};
     }
     for (unsigned step = 0; step < STEPS; step++) {
+        before = step == WARM ? used(children, servers) : before;
         double begin = now();
         for (unsigned c = 0; c < CATEGORIES; c++)
             items[c] =
@@ -132,11 +158,12 @@ static double served(struct ps_ground *ground, unsigned servers, const char *fol
             fprintf(stderr, "%s\n", zr_last_error());
         seconds[step] = now() - begin;
     }
+    double processor = used(children, servers) - before;
     zr_ps_leave(worker, 0);
     zr_ps_worker_destroy(worker);
     for (unsigned s = 0; s < servers; s++)
         waitpid(children[s], NULL, 0);
-    return rate_of(seconds);
+    return rate_and_use(seconds, processor);
 }
 
 /* Moves bytes through a socket whole. */
@@ -197,15 +224,18 @@ int main(int count, char **words)
         *id = draw_id(&state);
     for (unsigned c = 0; c < CATEGORIES; c++)
         values[c] = calloc(IDS * width, sizeof(float));
-    double wire = transport(), tables = alone(&ground), both = served(&ground, servers, folder);
+    double wire = transport();
+    struct rate tables = alone(&ground), both = served(&ground, servers, folder);
     printf("%d x %d ids of width %u, Zipf %.2f over %d, million rows per second of pull and push:\n",
            CATEGORIES, IDS, width, EXPONENT, VOCABULARY);
-    printf("  %-44s %8.2f\n", "tables in one process", tables / 1e6);
+    printf("  %-44s %8s %16s\n", "", "elapsed", "processor time");
+    printf("  %-44s %8.2f %16.2f\n", "tables in one process", tables.elapsed / 1e6, tables.processor / 1e6);
     printf("  %-44s %8.2f\n", "the bytes over a Unix socket, nothing else", wire / 1e6);
-    printf("  %-44s %8.2f\n", "bound: one after the other", 1e-6 / (1 / tables + 1 / wire));
-    printf("  %-44s %8.2f  %.0f %% of one process\n",
-           servers == 1 ? "a worker and 1 server" : "a worker and its servers", both / 1e6,
-           100 * both / tables);
+    printf("  %-44s %8.2f\n", "bound: one after the other", 1e-6 / (1 / tables.elapsed + 1 / wire));
+    printf("  %-44s %8.2f %16.2f\n", servers == 1 ? "a worker and 1 server" : "a worker and its servers",
+           both.elapsed / 1e6, both.processor / 1e6);
+    printf("  %-44s %7.0f%% %15.0f%%\n", "of one process", 100 * both.elapsed / tables.elapsed,
+           100 * both.processor / tables.processor);
     for (unsigned s = 0; s < servers; s++) {
         char path[64];
         snprintf(path, sizeof path, "%s/s%u", folder, s);

@@ -101,6 +101,8 @@ static void forward(zr_ps_server *server, unsigned buffer)
     zr_result result = zr_ps_link_send(link, &part, 1, deadline_ns);
     if (result == ZR_OK)
         result = zr_ps_link_receive(link, &reply, sizeof reply, deadline_ns);
+    if (result == ZR_OK && (reply.magic != ZR_PS_MAGIC || reply.kind != ZR_PS_REPLY))
+        result = ZR_ERR_PEER; /* it does not apply what this server may apply */
     if (result == ZR_OK && reply.content != ZR_OK && reply.bytes < sizeof text)
         result = zr_ps_link_receive(link, text, reply.bytes, deadline_ns);
     if (result == ZR_OK && reply.content == ZR_OK)
