@@ -7,15 +7,10 @@
 
 enum { EVICTED_MIN = ZR_TABLE_CHUNK / 2 }; /* rows that move to the file together */
 
-static uint64_t load(const _Atomic uint64_t *from)
-{
-    return atomic_load_explicit(from, memory_order_relaxed);
-}
-
 zr_result zr_table_check_whole(const zr_table *table)
 {
-    uint64_t begun = load(&table->head->begun_sequence);
-    if (begun <= load(&table->head->sequence))
+    uint64_t begun = zr_table_load(&table->head->begun_sequence);
+    if (begun <= zr_table_load(&table->head->sequence))
         return ZR_OK;
     return zr_fail(ZR_ERR_INVALID,
                    "table %s: push %" PRIu64 " ended early; repeat it with the same ids and gradients, or "
@@ -83,10 +78,10 @@ void zr_table_drop_row(zr_table *table, uint32_t row, uint64_t version)
 static uint64_t lost_version(zr_table *table)
 {
     struct zr_table_head *head = table->head;
-    if (load(&head->begun_sequence) > load(&head->sequence))
-        return load(&head->push_version) - 1;
-    zr_table_store(table, &head->version, load(&head->version) + 1);
-    return load(&head->version);
+    if (zr_table_load(&head->begun_sequence) > zr_table_load(&head->sequence))
+        return zr_table_load(&head->push_version) - 1;
+    zr_table_store(table, &head->version, zr_table_load(&head->version) + 1);
+    return zr_table_load(&head->version);
 }
 
 static void lose_least_used(zr_table *table)
@@ -152,7 +147,7 @@ static zr_result reserve_slots(zr_table *table, size_t count)
 static void forget_drop(zr_table *table)
 {
     uint32_t row = table->head->lists[ZR_TABLE_DROPS].last;
-    if (table->versions[row] > load(&table->head->dumpable_since))
+    if (table->versions[row] > zr_table_load(&table->head->dumpable_since))
         zr_table_store(table, &table->head->dumpable_since, table->versions[row]);
     zr_table_index_remove(table, row);
     zr_table_list_remove(table, ZR_TABLE_DROPS, row);
@@ -166,7 +161,8 @@ static zr_result reserve_number(zr_table *table)
 {
     const struct zr_table_shape *shape = &table->layout.shape;
     struct zr_table_list *lists = table->head->lists;
-    if (lists[ZR_TABLE_UNUSED].first != ZR_TABLE_NONE || load(&table->head->made_count) < shape->rows_limit)
+    if (lists[ZR_TABLE_UNUSED].first != ZR_TABLE_NONE ||
+        zr_table_load(&table->head->made_count) < shape->rows_limit)
         return ZR_OK;
     if (lists[ZR_TABLE_DROPS].last == ZR_TABLE_NONE) {
         if (table->io || shape->full != ZR_TABLE_DROP)
@@ -196,7 +192,7 @@ static zr_result make(zr_table *table, uint64_t id, uint32_t dropped, uint32_t *
     if (result != ZR_OK)
         return result;
     uint32_t row = dropped;
-    uint64_t made_count = load(&head->made_count);
+    uint64_t made_count = zr_table_load(&head->made_count);
     bool is_new = false;
     if (dropped != ZR_TABLE_NONE) { /* keeps its version, so that dumps have it */
         zr_table_list_remove(table, ZR_TABLE_DROPS, row);

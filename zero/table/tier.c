@@ -120,7 +120,7 @@ static zr_result transfer_all(zr_table *table, const struct blocks *blocks, choo
 /* Whether the file has a row of the block that is not in memory, or that will not be written again. */
 static bool has_others(const zr_table *table, uint32_t number)
 {
-    uint64_t made = atomic_load_explicit(&table->head->made_count, memory_order_relaxed);
+    uint64_t made = zr_table_load(&table->head->made_count);
     uint64_t first = (uint64_t)number * per_block(table), end = first + per_block(table);
     for (uint64_t row = first; row < end && row < made; row++)
         if (table->places[row] == ZR_TABLE_FILE ||
