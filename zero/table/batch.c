@@ -7,11 +7,6 @@
 
 enum { ROWS_AHEAD = 8, LINE_BYTES = 64 };
 
-static uint64_t load(const _Atomic uint64_t *from)
-{
-    return atomic_load_explicit(from, memory_order_relaxed);
-}
-
 static size_t chunk_of(size_t left)
 {
     return left < ZR_TABLE_CHUNK ? left : ZR_TABLE_CHUNK;
@@ -163,7 +158,7 @@ static const float *sum_of(const zr_table *table, const struct zr_table_push *pu
 static zr_result push_chunk(zr_table *table, const struct zr_table_push *push, size_t at, size_t count)
 {
     const uint32_t *rows = table->numbers + at;
-    uint64_t version = load(&table->head->push_version);
+    uint64_t version = zr_table_load(&table->head->push_version);
     zr_result result = ZR_OK;
     if (table->may_lose)
         result = resolve_group(table, push->ids, at, count);
@@ -197,16 +192,16 @@ static zr_result push_group(zr_table *table, const struct zr_table_push *push, u
     zr_result result = table->may_lose ? ZR_OK : make_rows(table, push);
     if (result != ZR_OK)
         return result;
-    if (load(&head->begun_sequence) <= load(&head->sequence)) {
+    if (zr_table_load(&head->begun_sequence) <= zr_table_load(&head->sequence)) {
         /* The version before that of the rows is for drops in between. */
-        zr_table_store(table, &head->push_version, load(&head->version) + 2);
+        zr_table_store(table, &head->push_version, zr_table_load(&head->version) + 2);
         zr_table_store(table, &head->begun_sequence, sequence);
     }
     for (size_t at = 0; at < table->group.count && result == ZR_OK; at += ZR_TABLE_CHUNK)
         result = push_chunk(table, push, at, chunk_of(table->group.count - at));
     if (result != ZR_OK)
         return result;
-    zr_table_store(table, &head->version, load(&head->push_version));
+    zr_table_store(table, &head->version, zr_table_load(&head->push_version));
     zr_table_store(table, &head->sequence, sequence);
     table->status.pushed_count += table->group.count;
     return ZR_OK;
@@ -220,7 +215,8 @@ zr_result zr_table_push(zr_table *table, const struct zr_table_push *push, bool 
     if (result != ZR_OK)
         return result;
     pthread_mutex_lock(&table->lock);
-    uint64_t done = load(&table->head->sequence), begun = load(&table->head->begun_sequence);
+    uint64_t done = zr_table_load(&table->head->sequence),
+             begun = zr_table_load(&table->head->begun_sequence);
     uint64_t sequence = push->sequence ? push->sequence : done + 1;
     bool applied = sequence > done;
     if (applied && begun > done && push->sequence != begun)

@@ -9,11 +9,6 @@
 
 enum { PATH_BYTES = 4096 };
 
-static uint64_t load(const _Atomic uint64_t *from)
-{
-    return atomic_load_explicit(from, memory_order_relaxed);
-}
-
 /* ---- Dump ---------------------------------------------------------------------------------------------- */
 
 /* A row that was pushed, and since the version. */
@@ -64,7 +59,7 @@ static zr_result send_from_file(const struct sender *sender, const uint32_t *row
 static zr_result send_rows(const struct sender *sender)
 {
     zr_table *table = sender->table;
-    uint32_t made = (uint32_t)load(&table->head->made_count), in_file[ZR_TABLE_CHUNK];
+    uint32_t made = (uint32_t)zr_table_load(&table->head->made_count), in_file[ZR_TABLE_CHUNK];
     size_t in_file_count = 0;
     zr_result result = ZR_OK;
     for (uint32_t row = 0; row < made && result == ZR_OK; row++) {
@@ -95,11 +90,11 @@ static zr_result check_dumpable(const zr_table *table, const struct zr_table_dum
         result = zr_fail(ZR_ERR_INVALID,
                          "table %s: a dump since version %" PRIu64 " is above its version %" PRIu64,
                          dump->shape->name, numbers->since, numbers->until);
-    if (result == ZR_OK && numbers->since > 0 && numbers->since < load(&table->head->dumpable_since))
+    if (result == ZR_OK && numbers->since > 0 && numbers->since < zr_table_load(&table->head->dumpable_since))
         result = zr_fail(ZR_ERR_INVALID,
                          "table %s: drops since version %" PRIu64 " are forgotten, those since %" PRIu64
                          " are known; dump the whole table (since 0)",
-                         dump->shape->name, numbers->since, load(&table->head->dumpable_since));
+                         dump->shape->name, numbers->since, zr_table_load(&table->head->dumpable_since));
     return result;
 }
 
@@ -135,8 +130,8 @@ zr_result zr_table_dump(zr_table *table, const struct zr_table_dump *what, uint6
     pthread_mutex_lock(&table->lock);
     struct zr_table_dump_file dump = {
         .shape = &table->layout.shape,
-        .numbers = {.since = what->since, .until = load(&table->head->version)}};
-    uint32_t made = (uint32_t)load(&table->head->made_count);
+        .numbers = {.since = what->since, .until = zr_table_load(&table->head->version)}};
+    uint32_t made = (uint32_t)zr_table_load(&table->head->made_count);
     for (uint32_t row = 0; row < made; row++) {
         dump.numbers.rows_count += is_changed(table, &dump, row);
         dump.numbers.dropped_count += is_dropped(table, &dump, row);
@@ -182,7 +177,7 @@ static bool is_served(const struct zr_table_apply *apply, uint64_t id)
 static zr_result receive_chunk(zr_table *table, struct zr_table_dump_file *dump,
                                const struct zr_table_apply *apply, size_t count)
 {
-    uint64_t ids[ZR_TABLE_CHUNK], served[ZR_TABLE_CHUNK], version = load(&table->head->version);
+    uint64_t ids[ZR_TABLE_CHUNK], served[ZR_TABLE_CHUNK], version = zr_table_load(&table->head->version);
     uint32_t rows[ZR_TABLE_CHUNK];
     size_t served_count = 0, next = 0;
     zr_result result = zr_table_dump_get(dump, ZR_TABLE_IDS, ids, count * sizeof *ids);
@@ -212,7 +207,7 @@ static zr_result receive_drops(zr_table *table, struct zr_table_dump_file *dump,
         result = zr_table_dump_get(dump, ZR_TABLE_DROPPED_IDS, &id, sizeof id);
         uint32_t row = result == ZR_OK && is_served(apply, id) ? zr_table_find(table, id) : ZR_TABLE_NONE;
         if (row != ZR_TABLE_NONE && zr_table_is_live(table, row))
-            zr_table_drop_row(table, row, load(&table->head->version));
+            zr_table_drop_row(table, row, zr_table_load(&table->head->version));
     }
     return result;
 }
@@ -220,7 +215,7 @@ static zr_result receive_drops(zr_table *table, struct zr_table_dump_file *dump,
 static zr_result check_order(const zr_table *table, const struct zr_table_dump_file *dump)
 {
     const struct zr_table_dump_numbers *numbers = &dump->numbers;
-    uint64_t until = load(&table->head->applied_until);
+    uint64_t until = zr_table_load(&table->head->applied_until);
     if (numbers->since == 0 || (numbers->since <= until && numbers->until >= until))
         return ZR_OK;
     return zr_fail(ZR_ERR_INVALID,
@@ -235,7 +230,7 @@ static zr_result receive(zr_table *table, struct zr_table_dump_file *dump, const
     zr_result result = check_order(table, dump);
     if (result != ZR_OK)
         return result;
-    zr_table_store(table, &table->head->version, load(&table->head->version) + 1);
+    zr_table_store(table, &table->head->version, zr_table_load(&table->head->version) + 1);
     result = receive_drops(table, dump, apply);
     for (uint64_t left = dump->numbers.rows_count, count; left > 0 && result == ZR_OK; left -= count) {
         count = left < ZR_TABLE_CHUNK ? left : ZR_TABLE_CHUNK;

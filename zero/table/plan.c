@@ -4,7 +4,14 @@
 #include "alloc/base/option.h"
 #include "zero/table/table.h"
 
-enum { BATCH_DEFAULT = 1 << 17, BLOCK_DEFAULT = 4096, BLOCK_MAX = 65536, ROW_ALIGN = 32, FILE_RECORD = 16 };
+enum {
+    BATCH_DEFAULT = 1 << 17,
+    BLOCK_DEFAULT = 4096,
+    BLOCK_MAX = 65536,
+    ROW_ALIGN = 32,
+    FILE_RECORD = 16,
+    SLOT_ARRAYS = 3
+};
 
 static zr_result check_options(const struct zr_table_options *options)
 {
@@ -131,6 +138,7 @@ static void lay_out_memory(struct zr_table_layout *out, uint64_t slots_count)
     out->prev = append(&bytes, shape->rows_limit, sizeof(uint32_t));
     out->index = append(&bytes, out->buckets_count, sizeof(uint64_t));
     out->free_slots = append(&bytes, slots_count, sizeof(uint32_t));
+    out->clean = append(&bytes, slots_count, sizeof(uint8_t));
     out->rows = append(&bytes, slots_count, shape->row_bytes);
     out->plan.memory_bytes = bytes;
     out->plan.slots_count = slots_count;
@@ -166,7 +174,8 @@ zr_result zr_table_lay_out(struct zr_table_layout *out, const struct zr_table_op
         plan->file_bytes = (shape->rows_limit + per_block - 1) / per_block * shape->block_bytes;
     }
     lay_out_memory(out, 0);
-    size_t fixed = total(plan) + ZR_TABLE_ALIGN, each = shape->row_bytes + sizeof(uint32_t);
+    size_t fixed = total(plan) + SLOT_ARRAYS * ZR_TABLE_ALIGN;
+    size_t each = shape->row_bytes + sizeof(uint32_t) + sizeof(uint8_t);
     uint64_t slots = options->memory_limit_bytes > fixed ? (options->memory_limit_bytes - fixed) / each : 0;
     if (slots < ZR_TABLE_SLOTS_MIN)
         return zr_fail(

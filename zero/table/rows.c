@@ -7,15 +7,10 @@
 
 enum { EVICTED_MIN = ZR_TABLE_CHUNK / 2 }; /* rows that move to the file together */
 
-static uint64_t load(const _Atomic uint64_t *from)
-{
-    return atomic_load_explicit(from, memory_order_relaxed);
-}
-
 zr_result zr_table_check_whole(const zr_table *table)
 {
-    uint64_t begun = load(&table->head->begun_sequence);
-    if (begun <= load(&table->head->sequence))
+    uint64_t begun = zr_table_load(&table->head->begun_sequence);
+    if (begun <= zr_table_load(&table->head->sequence))
         return ZR_OK;
     return zr_fail(ZR_ERR_INVALID,
                    "table %s: push %" PRIu64 " ended early; repeat it with the same ids and gradients, or "
@@ -31,9 +26,11 @@ static void use(zr_table *table, uint32_t row)
     zr_table_list_add(table, ZR_TABLE_USED, row);
 }
 
-/* The values are in the slot. */
-static void settle(zr_table *table, uint32_t row, uint32_t slot)
+/* The values are in the next free slot. */
+static void settle(zr_table *table, uint32_t row, bool clean)
 {
+    uint32_t slot = table->free_slots[--table->free_slots_count];
+    table->clean[slot] = clean;
     zr_table_set_place(table, row, slot);
     if (table->tracks_use)
         zr_table_list_add(table, ZR_TABLE_USED, row);
@@ -81,10 +78,10 @@ void zr_table_drop_row(zr_table *table, uint32_t row, uint64_t version)
 static uint64_t lost_version(zr_table *table)
 {
     struct zr_table_head *head = table->head;
-    if (load(&head->begun_sequence) > load(&head->sequence))
-        return load(&head->push_version) - 1;
-    zr_table_store(table, &head->version, load(&head->version) + 1);
-    return load(&head->version);
+    if (zr_table_load(&head->begun_sequence) > zr_table_load(&head->sequence))
+        return zr_table_load(&head->push_version) - 1;
+    zr_table_store(table, &head->version, zr_table_load(&head->version) + 1);
+    return zr_table_load(&head->version);
 }
 
 static void lose_least_used(zr_table *table)
@@ -110,14 +107,18 @@ static size_t sort_different(uint32_t *rows, size_t count)
 
 static zr_result move_to_file(zr_table *table, size_t count)
 {
-    uint32_t rows[ZR_TABLE_CHUNK], row = table->head->lists[ZR_TABLE_USED].last;
-    for (size_t i = 0; i < count; i++, row = table->prev[row])
+    uint32_t rows[ZR_TABLE_CHUNK], changed[ZR_TABLE_CHUNK], row = table->head->lists[ZR_TABLE_USED].last;
+    size_t changed_count = 0;
+    for (size_t i = 0; i < count; i++, row = table->prev[row]) {
         rows[i] = row;
-    sort_different(rows, count);
-    zr_result result = zr_table_tier_write(table, rows, count);
+        if (!table->clean[table->places[row]])
+            changed[changed_count++] = row;
+    }
+    sort_different(changed, changed_count);
+    zr_result result = zr_table_tier_write(table, changed, changed_count);
     for (size_t i = 0; i < count && result == ZR_OK; i++)
         leave(table, rows[i], ZR_TABLE_FILE);
-    table->status.stored_count += result == ZR_OK ? count : 0;
+    table->status.stored_count += result == ZR_OK ? changed_count : 0;
     return result;
 }
 
@@ -146,7 +147,7 @@ static zr_result reserve_slots(zr_table *table, size_t count)
 static void forget_drop(zr_table *table)
 {
     uint32_t row = table->head->lists[ZR_TABLE_DROPS].last;
-    if (table->versions[row] > load(&table->head->dumpable_since))
+    if (table->versions[row] > zr_table_load(&table->head->dumpable_since))
         zr_table_store(table, &table->head->dumpable_since, table->versions[row]);
     zr_table_index_remove(table, row);
     zr_table_list_remove(table, ZR_TABLE_DROPS, row);
@@ -160,7 +161,8 @@ static zr_result reserve_number(zr_table *table)
 {
     const struct zr_table_shape *shape = &table->layout.shape;
     struct zr_table_list *lists = table->head->lists;
-    if (lists[ZR_TABLE_UNUSED].first != ZR_TABLE_NONE || load(&table->head->made_count) < shape->rows_limit)
+    if (lists[ZR_TABLE_UNUSED].first != ZR_TABLE_NONE ||
+        zr_table_load(&table->head->made_count) < shape->rows_limit)
         return ZR_OK;
     if (lists[ZR_TABLE_DROPS].last == ZR_TABLE_NONE) {
         if (table->io || shape->full != ZR_TABLE_DROP)
@@ -190,7 +192,7 @@ static zr_result make(zr_table *table, uint64_t id, uint32_t dropped, uint32_t *
     if (result != ZR_OK)
         return result;
     uint32_t row = dropped;
-    uint64_t made_count = load(&head->made_count);
+    uint64_t made_count = zr_table_load(&head->made_count);
     bool is_new = false;
     if (dropped != ZR_TABLE_NONE) { /* keeps its version, so that dumps have it */
         zr_table_list_remove(table, ZR_TABLE_DROPS, row);
@@ -207,7 +209,7 @@ static zr_result make(zr_table *table, uint64_t id, uint32_t dropped, uint32_t *
         zr_table_index_add(table, row);
     }
     zr_table_first_values(table, id, next_slot(table));
-    settle(table, row, table->free_slots[--table->free_slots_count]);
+    settle(table, row, false);
     if (is_new)
         zr_table_store(table, &head->made_count, made_count + 1);
     table->status.rows_count++;
@@ -237,7 +239,7 @@ static zr_result take_row(void *state, uint32_t row, const char *contents)
 {
     zr_table *table = state;
     memcpy(next_slot(table), contents, table->layout.shape.row_bytes);
-    settle(table, row, table->free_slots[--table->free_slots_count]);
+    settle(table, row, true);
     table->status.loaded_count++;
     return ZR_OK;
 }

@@ -7,11 +7,6 @@
 #include "zero/comm/take.h"
 #include "zero/table/table.h"
 
-static uint64_t load(const _Atomic uint64_t *from)
-{
-    return atomic_load_explicit(from, memory_order_relaxed);
-}
-
 /* ---- Memory -------------------------------------------------------------------------------------------- */
 
 static void point_into_records(zr_table *table, char *base)
@@ -40,6 +35,7 @@ static void point_into_memory(zr_table *table, char *base)
     table->prev = (uint32_t *)(void *)(base + layout->prev);
     table->index = (uint64_t *)(void *)(base + layout->index);
     table->free_slots = (uint32_t *)(void *)(base + layout->free_slots);
+    table->clean = (uint8_t *)(base + layout->clean);
     table->rows = base + layout->rows;
 }
 
@@ -138,7 +134,7 @@ static zr_result check_shape(const zr_table *table)
                   FIELD(init_range), FIELD(states),      FIELD(row_bytes)};
 #undef FIELD
     const char *there = (const char *)&table->head->shape, *asked = (const char *)&table->layout.shape;
-    if (load(&table->head->magic) != ZR_TABLE_MAGIC)
+    if (zr_table_load(&table->head->magic) != ZR_TABLE_MAGIC)
         return zr_fail(ZR_ERR_FORMAT, "table %s: the memory has no table of this version; create one",
                        table->layout.shape.name);
     for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
@@ -173,13 +169,14 @@ static bool is_redoable(const zr_table *table, uint64_t redo, uint64_t made)
 static zr_result check_head(const zr_table *table)
 {
     const struct zr_table_head *head = table->head;
-    uint64_t made = load(&head->made_count), redo = load(&head->redo_row), version = load(&head->version);
+    uint64_t made = zr_table_load(&head->made_count), redo = zr_table_load(&head->redo_row),
+             version = zr_table_load(&head->version);
     if (made > table->layout.shape.rows_limit)
         return fail_damaged(table, "rows", made);
     if (!is_redoable(table, redo, made))
         return fail_damaged(table, "last row", redo);
-    if (load(&head->begun_sequence) < load(&head->sequence) || load(&head->dumpable_since) > version ||
-        load(&head->push_version) > version + 2)
+    if (zr_table_load(&head->begun_sequence) < zr_table_load(&head->sequence) ||
+        zr_table_load(&head->dumpable_since) > version || zr_table_load(&head->push_version) > version + 2)
         return fail_damaged(table, "version", version);
     return ZR_OK;
 }
@@ -187,7 +184,7 @@ static zr_result check_head(const zr_table *table)
 /* Index, the list of unused rows, and counts. A free slot is marked by its own number in free_slots. */
 static zr_result index_rows(zr_table *table)
 {
-    uint32_t made = (uint32_t)load(&table->head->made_count),
+    uint32_t made = (uint32_t)zr_table_load(&table->head->made_count),
              slots = (uint32_t)table->layout.shape.slots_count;
     struct zr_table_status *status = &table->status;
     for (uint32_t slot = 0; slot < slots; slot++)
@@ -229,7 +226,7 @@ static bool belongs(const zr_table *table, enum zr_table_list_kind kind, uint32_
 static void order_list(zr_table *table, enum zr_table_list_kind kind, uint32_t first)
 {
     struct zr_table_list *list = &table->head->lists[kind];
-    uint32_t made = (uint32_t)load(&table->head->made_count), row = first, scanned = 0;
+    uint32_t made = (uint32_t)zr_table_load(&table->head->made_count), row = first, scanned = 0;
     for (uint32_t i = 0; i < made; i++)
         if (belongs(table, kind, i))
             table->prev[i] = i;
@@ -263,6 +260,7 @@ static zr_result fill_again(zr_table *table)
     uint32_t used = table->head->lists[ZR_TABLE_USED].first;
     uint32_t dropped = table->head->lists[ZR_TABLE_DROPS].first;
     zr_table_redo(table);
+    memset(table->clean, 0, (size_t)table->layout.shape.slots_count);
     empty_lists(table);
     result = index_rows(table);
     if (result != ZR_OK)
@@ -337,8 +335,8 @@ zr_result zr_table_drop(zr_table *table, uint64_t version, uint64_t *out_count)
     pthread_mutex_lock(&table->lock);
     zr_result result = zr_table_check_whole(table);
     if (result == ZR_OK) {
-        zr_table_store(table, &table->head->version, load(&table->head->version) + 1);
-        uint64_t made = load(&table->head->made_count), own = load(&table->head->version);
+        zr_table_store(table, &table->head->version, zr_table_load(&table->head->version) + 1);
+        uint64_t made = zr_table_load(&table->head->made_count), own = zr_table_load(&table->head->version);
         for (uint32_t row = 0; row < made; row++)
             if (zr_table_is_live(table, row) && table->versions[row] < version &&
                 table->versions[row] < own) {
@@ -358,12 +356,12 @@ void zr_table_get_status(zr_table *table, struct zr_table_status *out)
         return;
     pthread_mutex_lock(&table->lock);
     const struct zr_table_head *head = table->head;
-    uint64_t begun = load(&head->begun_sequence);
+    uint64_t begun = zr_table_load(&head->begun_sequence);
     *out = table->status;
-    out->version = load(&head->version);
-    out->sequence = load(&head->sequence);
+    out->version = zr_table_load(&head->version);
+    out->sequence = zr_table_load(&head->sequence);
     out->interrupted_sequence = begun > out->sequence ? begun : 0;
-    out->dumpable_since = load(&head->dumpable_since);
-    out->applied_until = load(&head->applied_until);
+    out->dumpable_since = zr_table_load(&head->dumpable_since);
+    out->applied_until = zr_table_load(&head->applied_until);
     pthread_mutex_unlock(&table->lock);
 }

@@ -31,8 +31,8 @@
 #define ZR_TABLE_NONE      UINT32_MAX                   /* no row */
 #define ZR_TABLE_FILE      UINT32_MAX                   /* places other than slots */
 #define ZR_TABLE_FREE      (UINT32_MAX - 1)
-#define ZR_TABLE_REDO_DROP (UINT64_C(1) << 40)
 #define ZR_TABLE_DROPPED   (UINT32_MAX - 2)
+#define ZR_TABLE_REDO_DROP (UINT64_C(1) << 40) /* in head.redo_row */
 enum {
     ZR_TABLE_HEAD_BYTES = 4096,
     ZR_TABLE_CHUNK = 512, /* rows that are in memory together; half of ZR_TABLE_SLOTS_MIN */
@@ -71,7 +71,7 @@ _Static_assert(sizeof(struct zr_table_head) <= ZR_TABLE_HEAD_BYTES, "the head ha
 /* Offsets in the memory, and in the block of records. */
 struct zr_table_layout {
     struct zr_table_shape shape;
-    size_t redo, ids, versions, places, next, prev, index, free_slots, rows;
+    size_t redo, ids, versions, places, next, prev, index, free_slots, clean, rows;
     uint64_t buckets_count;
     size_t batch_max, grouped_buckets;
     uint64_t permits_max, permit_buckets;
@@ -108,6 +108,7 @@ struct zr_table {
     uint64_t *ids, *versions, *index;
     uint32_t *places, *next, *prev, *free_slots;
     uint32_t free_slots_count;
+    uint8_t *clean; /* [slot]: the file has the row as it is in memory; a new process takes all for changed */
     uint32_t *numbers; /* [batch_max]: rows of a batch */
     struct zr_table_group group;
     struct zr_table_permit *permits;
@@ -124,6 +125,11 @@ struct zr_table {
 void zr_table_store(const zr_table *table, _Atomic uint64_t *to, uint64_t value);
 void zr_table_set_place(zr_table *table, uint32_t row, uint32_t place);
 void zr_table_die_if_asked(const zr_table *table);
+
+static inline uint64_t zr_table_load(const _Atomic uint64_t *from)
+{
+    return atomic_load_explicit(from, memory_order_relaxed);
+}
 
 static inline uint64_t zr_table_mix(uint64_t x)
 {

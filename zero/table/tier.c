@@ -117,13 +117,14 @@ static zr_result transfer_all(zr_table *table, const struct blocks *blocks, choo
     return result == ZR_OK ? ended : result;
 }
 
-/* Whether the file alone has a row of the block. */
+/* Whether the file has a row of the block that is not in memory, or that will not be written again. */
 static bool has_others(const zr_table *table, uint32_t number)
 {
-    uint64_t made = atomic_load_explicit(&table->head->made_count, memory_order_relaxed);
+    uint64_t made = zr_table_load(&table->head->made_count);
     uint64_t first = (uint64_t)number * per_block(table), end = first + per_block(table);
     for (uint64_t row = first; row < end && row < made; row++)
-        if (table->places[row] == ZR_TABLE_FILE)
+        if (table->places[row] == ZR_TABLE_FILE ||
+            (zr_table_in_memory(table, (uint32_t)row) && table->clean[table->places[row]]))
             return true;
     return false;
 }

@@ -115,6 +115,7 @@ void zr_table_update(zr_table *table, const struct zr_table_step *step)
         [ZR_TABLE_ADAM] = step_adam};
     const struct zr_table_shape *shape = &table->layout.shape;
     char *row = zr_table_row(table, step->row);
+    table->clean[table->places[step->row]] = false;
     if (!table->kept) {
         steps[shape->optimizer](shape, (float *)(void *)row, step);
         table->versions[step->row] = step->version;
@@ -142,6 +143,7 @@ static void begin_redo(zr_table *table, uint64_t redo_row, uint64_t version)
 
 void zr_table_commit_row(zr_table *table, uint32_t row, uint64_t version)
 {
+    table->clean[table->places[row]] = false;
     begin_redo(table, (uint64_t)row + 1, version);
     zr_table_redo(table);
 }
@@ -160,7 +162,7 @@ void zr_table_end_drop(zr_table *table)
 void zr_table_redo(zr_table *table)
 {
     struct zr_table_head *head = table->head;
-    uint64_t redo_row = atomic_load_explicit(&head->redo_row, memory_order_relaxed);
+    uint64_t redo_row = zr_table_load(&head->redo_row);
     if (redo_row == 0)
         return;
     uint32_t row = (uint32_t)(redo_row & ~ZR_TABLE_REDO_DROP) - 1;
@@ -168,6 +170,6 @@ void zr_table_redo(zr_table *table)
         zr_table_set_place(table, row, ZR_TABLE_DROPPED);
     else
         copy_redo(table, row);
-    table->versions[row] = atomic_load_explicit(&head->redo_version, memory_order_relaxed);
+    table->versions[row] = zr_table_load(&head->redo_version);
     zr_table_store(table, &head->redo_row, 0);
 }

@@ -11,6 +11,7 @@
 #include "tests/support/blocks.h"
 #include "tests/support/tap.h"
 #include "zero/comm/zr_comm.h"
+#include "zero/table/zr_table.h"
 
 enum { NEWER_BYTES = 24 }; /* that a newer header has more */
 
@@ -134,6 +135,22 @@ static zr_result call_comm(const void *options)
     return result;
 }
 
+static void fill_table(void *options)
+{
+    struct zr_table_options *table = options;
+    table->arena = arena;
+    table->name = "options";
+    table->width = 1;
+    table->rows_limit = 100;
+}
+static zr_result call_table(const void *options)
+{
+    zr_table *made = NULL;
+    zr_result result = zr_table_create(&made, options);
+    zr_table_close(made);
+    return result;
+}
+
 #define UP_TO(type, field) (offsetof(struct type, field) + sizeof(((struct type *)0)->field))
 static const struct entry {
     const char *name;
@@ -160,6 +177,8 @@ static const struct entry {
      call_pack},
     {"zr_comm_options", sizeof(struct zr_comm_options), UP_TO(zr_comm_options, bucket_bytes), fill_comm,
      call_comm},
+    {"zr_table_options", sizeof(struct zr_table_options), UP_TO(zr_table_options, rows_limit), fill_table,
+     call_table},
 };
 
 /* ---- The sizes of a caller's struct -------------------------------------------------------------------- */

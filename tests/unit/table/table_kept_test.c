@@ -60,6 +60,28 @@ static zr_result step(zr_table *table, struct model_batch *batch, uint64_t seque
     return result;
 }
 
+static const char *dump_path(void)
+{
+    static char path[64];
+    snprintf(path, sizeof path, "%s/dump", folder);
+    return path;
+}
+
+/* Another table's rows, which replace some at the end of a life. */
+static bool dump_another(void)
+{
+    struct zr_table_options other = options;
+    struct model_batch batch = batch_make(BATCH, WIDTH);
+    other.memory = NULL;
+    zr_table *table = table_make(&other);
+    draw(&batch, PUSHES - 1);
+    bool good = table_push(table, batch.ids, BATCH, batch.floats) == ZR_OK &&
+                zr_table_dump(table, &(struct zr_table_dump){dump_path(), 0}, NULL) == ZR_OK;
+    zr_table_close(table);
+    batch_free(&batch);
+    return good;
+}
+
 static int live(void)
 {
     zr_table *table = NULL;
@@ -73,6 +95,8 @@ static int live(void)
         draw(&batch, i);
         result = step(table, &batch, i);
     }
+    if (result == ZR_OK && table_status(table).applied_until == 0)
+        result = zr_table_apply(table, &(struct zr_table_apply){.path = dump_path()});
     board->stores = zr_fault_set(ZR_FAULT_KEPT, 0);
     if (result != ZR_OK) {
         tap_note("%s: %s", zr_result_name(result), zr_last_error());
@@ -207,6 +231,8 @@ int main(void)
     options.memory = board->memory;
     options.optimizer = ZR_TABLE_ADAM;
     if (zr_table_plan(&options, &plan) != ZR_OK || plan.memory_bytes > MEMORY_BYTES)
+        return 2;
+    if (!dump_another())
         return 2;
     test_deaths("in memory");
     test_damage();

@@ -133,6 +133,24 @@ static void test_histories(void)
     }
 }
 
+/* Rows that were only read are not written again. */
+static void test_reading(zr_table *table, size_t rows_count)
+{
+    enum { AT_ONCE = 250, PASSES = 3 };
+    uint64_t ids[AT_ONCE], stored[PASSES];
+    float rows[AT_ONCE * 3];
+    for (unsigned pass = 0; pass < PASSES; pass++) {
+        for (size_t i = 0; i + AT_ONCE <= rows_count; i += AT_ONCE) {
+            for (size_t j = 0; j < AT_ONCE; j++)
+                ids[j] = model_id(i + j);
+            if (table_pull(table, ids, AT_ONCE, rows) != ZR_OK)
+                tap_note("%s", zr_last_error());
+        }
+        stored[pass] = table_status(table).stored_count;
+    }
+    tap_is(stored[2] - stored[1], 0, "reading writes no rows");
+}
+
 /* A table 64 times as large as its memory. */
 static void test_overcommit(void)
 {
@@ -158,6 +176,7 @@ static void test_overcommit(void)
     tap_ok(good && status.rows_count == ROWS && plan.slots_count < ROWS / 60,
            "%llu rows with memory for %llu", (unsigned long long)status.rows_count,
            (unsigned long long)plan.slots_count);
+    test_reading(table, ROWS / 16);
     tap_ok(good && tables_agree(table, whole, ROWS / 8, options.width), "have the bits of a table in memory");
     zr_table_close(table);
     zr_table_close(whole);
