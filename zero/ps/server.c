@@ -59,7 +59,7 @@ void zr_ps_session_reply(zr_ps_server *server, struct zr_ps_session *session, zr
 static void accept_one(zr_ps_server *server, int fd)
 {
     struct zr_ps_session *session = NULL;
-    struct sockaddr_storage address;
+    struct sockaddr_storage address = {.ss_family = AF_UNSPEC};
     socklen_t bytes = sizeof address;
     for (unsigned i = 0; i < ZR_PS_SESSIONS && !session; i++)
         if (server->sessions[i].phase == ZR_PS_FREE)
@@ -291,8 +291,7 @@ zr_result zr_ps_server_run(zr_ps_server *server)
     bool ended = false;
     zr_result result = server ? ZR_OK : zr_fail(ZR_ERR_INVALID, "%s: the server is NULL", __func__);
     while (result == ZR_OK && !ended && !server->stopped)
-        result =
-            zr_ps_server_serve(server, zr_ps_all_left(&server->store.timetable) ? LINGER_MS : -1, &ended);
+        result = zr_ps_server_serve(server, -1, &ended);
     return result;
 }
 
