@@ -162,7 +162,7 @@ static void write_requests(struct round *round)
 {
     struct zr_ps_worker *worker = round->worker;
     const unsigned servers = worker->setup.options.servers;
-    struct cursor to[ZR_PS_SERVERS_MAX];
+    struct cursor to[ZR_PS_SERVERS_MAX] = {{NULL, NULL, NULL}};
     for (unsigned s = 0; s < servers; s++) {
         struct zr_ps_frame *request = worker->peers[s].request;
         request->items_count = 0;
@@ -204,7 +204,7 @@ static zr_result read_answers(struct round *round)
 {
     struct zr_ps_worker *worker = round->worker;
     const unsigned servers = worker->setup.options.servers;
-    struct cursor from[ZR_PS_SERVERS_MAX];
+    struct cursor from[ZR_PS_SERVERS_MAX] = {{NULL, NULL, NULL}};
     for (unsigned s = 0; s < servers; s++)
         from[s].data = worker->peers[s].answer;
     for (unsigned i = 0; i < worker->pieces_count; i++) {

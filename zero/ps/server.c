@@ -59,7 +59,7 @@ void zr_ps_session_reply(zr_ps_server *server, struct zr_ps_session *session, zr
 static void accept_one(zr_ps_server *server, int fd)
 {
     struct zr_ps_session *session = NULL;
-    struct sockaddr_storage address;
+    struct sockaddr_storage address = {.ss_family = AF_UNSPEC};
     socklen_t bytes = sizeof address;
     for (unsigned i = 0; i < ZR_PS_SESSIONS && !session; i++)
         if (server->sessions[i].phase == ZR_PS_FREE)
@@ -242,15 +242,19 @@ static zr_result handle_event(zr_ps_server *server, struct zr_ps_session *sessio
     return result == ZR_OK && whole ? retry_held(server) : result;
 }
 
+/* A worker that has left and has not said BYE may have lost the answer; it connects within LINGER_MS. */
 static bool has_ended(const zr_ps_server *server)
 {
+    bool answered = true;
     if (!zr_ps_all_left(&server->store.timetable) || server->strangers > 0)
         return false;
     for (unsigned i = 0; i < ZR_PS_SESSIONS; i++)
         if (server->sessions[i].phase != ZR_PS_FREE && server->sessions[i].known &&
             server->sessions[i].worker < server->setup.options.workers)
             return false;
-    return true;
+    for (unsigned w = 0; w < server->setup.options.workers; w++)
+        answered &= server->bye[w];
+    return answered || zr_os_now_ns() - server->last_ns >= LINGER_MS * UINT64_C(1000000);
 }
 
 zr_result zr_ps_server_serve(zr_ps_server *server, int timeout_ms, bool *ended)
@@ -258,10 +262,13 @@ zr_result zr_ps_server_serve(zr_ps_server *server, int timeout_ms, bool *ended)
     struct epoll_event events[EVENTS];
     if (!server || !ended)
         return zr_fail(ZR_ERR_INVALID, "%s: the server or `ended` is NULL", __func__);
-    if (server->held + server->strangers > 0 && (timeout_ms < 0 || timeout_ms > TELL_MS))
+    if ((server->held + server->strangers > 0 || zr_ps_all_left(&server->store.timetable)) &&
+        (timeout_ms < 0 || timeout_ms > TELL_MS))
         timeout_ms = TELL_MS;
     int count = epoll_wait(server->epoll, events, EVENTS, timeout_ms);
     zr_result result = ZR_OK;
+    if (count > 0)
+        server->last_ns = zr_os_now_ns();
     for (int i = 0; i < count && result == ZR_OK; i++) {
         if (events[i].data.ptr == server->stop) {
             server->stopped = true;
@@ -279,14 +286,12 @@ zr_result zr_ps_server_serve(zr_ps_server *server, int timeout_ms, bool *ended)
     return result;
 }
 
-/* A worker that has left may have lost the answer with an earlier server; it connects within LINGER_MS. */
 zr_result zr_ps_server_run(zr_ps_server *server)
 {
     bool ended = false;
     zr_result result = server ? ZR_OK : zr_fail(ZR_ERR_INVALID, "%s: the server is NULL", __func__);
     while (result == ZR_OK && !ended && !server->stopped)
-        result =
-            zr_ps_server_serve(server, zr_ps_all_left(&server->store.timetable) ? LINGER_MS : -1, &ended);
+        result = zr_ps_server_serve(server, -1, &ended);
     return result;
 }
 
@@ -387,6 +392,7 @@ zr_result zr_ps_server_create(zr_ps_server **out, const struct zr_ps_server_opti
         result = zr_take(options->arena, ZR_TAG_OTHER, ZR_PS_SESSIONS, sizeof *server->sessions,
                          (void **)&server->sessions);
     if (result == ZR_OK) {
+        server->last_ns = zr_os_now_ns();
         memset(server->sessions, 0, ZR_PS_SESSIONS * sizeof *server->sessions);
         result = zr_ps_store_recover(&server->store);
     }

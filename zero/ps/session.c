@@ -186,6 +186,8 @@ static zr_result carry_out(zr_ps_server *server, struct zr_ps_session *session, 
         return zr_fail(ZR_ERR_PEER, "server %u: its replica has taken over", store->server);
     if (changes(frame->kind)) {
         server->state.pushes += frame->kind == ZR_PS_PUSH;
+        if (frame->kind == ZR_PS_LEAVE && frame->worker != frame->number)
+            server->bye[frame->number] = true;
         result = zr_ps_apply(store, session->buffer);
     } else if (frame->kind == ZR_PS_VERSION_OF) {
         session->reply.number = atomic_load(&store->numbers[frame->number].version);
@@ -238,6 +240,12 @@ zr_result zr_ps_session_request(zr_ps_server *server, struct zr_ps_session *sess
 {
     if (session->frame.kind == ZR_PS_HELLO) {
         greet(server, session);
+        return ZR_OK;
+    }
+    if (session->frame.kind == ZR_PS_BYE) {
+        if (session->worker < ZR_PS_WORKERS_MAX)
+            server->bye[session->worker] = true;
+        zr_ps_session_close(server, session);
         return ZR_OK;
     }
     *zr_ps_buffer(&server->store, session->buffer) = session->frame;

@@ -44,7 +44,9 @@ struct zr_ps_server {
     char *answers;                  /* [workers + ZR_PS_EXTRA] of message_bytes */
     struct zr_ps_session *sessions; /* [ZR_PS_SESSIONS] */
     unsigned held, strangers;
-    uint64_t told_ns; /* when clients were last told that they are held */
+    bool bye[ZR_PS_WORKERS_MAX]; /* has the answer to its LEAVE, or is dead */
+    uint64_t last_ns;            /* of the last event */
+    uint64_t told_ns;            /* when clients were last told that they are held */
     struct zr_ps_state state;
     char replica_address[ZR_PS_ADDRESS_BYTES];
 };

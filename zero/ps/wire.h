@@ -42,6 +42,7 @@ enum zr_ps_kind {
     ZR_PS_LEAVE,      /* number: of the worker that leaves */
     ZR_PS_REPORT,     /* the reply is a struct zr_ps_state */
     ZR_PS_VERSION_OF, /* of table `number`; the reply has it in `number` */
+    ZR_PS_BYE,        /* after the answer to the worker's own LEAVE; has no answer */
     ZR_PS_KINDS,
     ZR_PS_REPLY = 64,
     ZR_PS_HELD

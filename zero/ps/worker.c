@@ -302,8 +302,16 @@ zr_result zr_ps_leave(zr_ps_worker *worker, unsigned number)
                             (worker->number != ZR_PS_OBSERVER && worker->number != number)))
         result = zr_fail(ZR_ERR_INVALID, "worker %u cannot end worker %u; an observer can", worker->number,
                          number);
-    return result == ZR_OK ? ask_all(worker, &(struct zr_ps_frame){.kind = ZR_PS_LEAVE, .number = number})
-                           : result;
+    if (result == ZR_OK)
+        result = ask_all(worker, &(struct zr_ps_frame){.kind = ZR_PS_LEAVE, .number = number});
+    for (unsigned s = 0; result == ZR_OK && worker->number == number && s < worker->setup.options.servers;
+         s++) {
+        struct zr_ps_frame bye = {.magic = ZR_PS_MAGIC, .kind = ZR_PS_BYE, .worker = number};
+        struct iovec part = {&bye, sizeof bye};
+        if (zr_ps_link_send(&worker->peers[s].link, &part, 1, zr_os_now_ns() + worker->timeout_ns) == ZR_OK)
+            zr_ps_link_close(&worker->peers[s].link);
+    }
+    return result;
 }
 
 /* ---- Statistics ---------------------------------------------------------------------------------------- */

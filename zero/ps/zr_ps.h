@@ -168,7 +168,8 @@ ZR_API zr_result zr_ps_server_run(zr_ps_server *server);
 /* Serves what has arrived and waits up to timeout_ms for more; *ended: all workers have left. For a caller
  * with a loop of its own. */
 ZR_API zr_result zr_ps_server_serve(zr_ps_server *server, int timeout_ms, bool *ended);
-/* Ends zr_ps_server_run() after the request that is being applied. Any thread, and async-signal-safe. */
+/* Ends zr_ps_server_run() after the request that is being applied. Any thread, and async-signal-safe; not
+ * while the server is destroyed. */
 ZR_API void zr_ps_server_stop(zr_ps_server *server);
 
 /* Bytes that a server allocates, as planned from the options, without those of sparse tables

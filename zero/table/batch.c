@@ -40,11 +40,15 @@ void zr_table_group_ids(zr_table *table, const uint64_t *ids, size_t count)
     }
 }
 
+static void prefetch(const void *at, size_t bytes)
+{
+    for (size_t i = 0; i < bytes; i += LINE_BYTES)
+        __builtin_prefetch((const char *)at + i);
+}
+
 static void prefetch_row(const zr_table *table, uint32_t row)
 {
-    const char *at = zr_table_row(table, row);
-    for (size_t i = 0; i < table->layout.shape.row_bytes; i += LINE_BYTES)
-        __builtin_prefetch(at + i);
+    prefetch(zr_table_row(table, row), table->layout.shape.row_bytes);
 }
 
 static zr_result check_batch(const zr_table *table, size_t count, const char *call)
@@ -144,8 +148,12 @@ static const float *sum_of(const zr_table *table, const struct zr_table_push *pu
         return first;
     float *restrict sum = (float *)(void *)table->sum;
     memcpy(sum, first, width * sizeof *sum);
-    while ((place = table->group.following[place]) != ZR_TABLE_NONE) {
+    uint32_t next = table->group.following[place];
+    while ((place = next) != ZR_TABLE_NONE) {
         const float *restrict gradient = push->gradients + place * width;
+        next = table->group.following[place];
+        if (next != ZR_TABLE_NONE)
+            prefetch(push->gradients + next * width, width * sizeof *sum);
         for (size_t i = 0; i < width; i++)
             sum[i] += gradient[i];
     }
@@ -162,8 +170,11 @@ static zr_result push_chunk(zr_table *table, const struct zr_table_push *push, s
     if (result == ZR_OK)
         result = zr_table_bring(table, rows, count);
     for (size_t i = 0; i < count && result == ZR_OK; i++) {
-        if (i + ROWS_AHEAD < count)
+        if (i + ROWS_AHEAD < count) {
             prefetch_row(table, rows[i + ROWS_AHEAD]);
+            prefetch(push->gradients + table->group.first[at + i + ROWS_AHEAD] * table->layout.shape.width,
+                     table->layout.shape.width * sizeof(float));
+        }
         if (table->versions[rows[i]] != version) /* else an interrupted push has reached the row */
             zr_table_update(
                 table, &(struct zr_table_step){rows[i], sum_of(table, push, at + i), push->rate, version});

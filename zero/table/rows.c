@@ -70,8 +70,9 @@ void zr_table_drop_row(zr_table *table, uint32_t row, uint64_t version)
         zr_table_list_add(table, ZR_TABLE_UNUSED, row);
         return;
     }
-    table->versions[row] = version;
+    zr_table_begin_drop(table, row, version);
     move_to(table, row, ZR_TABLE_DROPPED);
+    zr_table_end_drop(table);
     zr_table_list_add(table, ZR_TABLE_DROPS, row);
     table->status.dropped_count++;
 }

@@ -158,13 +158,25 @@ static zr_result fail_damaged(const zr_table *table, const char *what, uint64_t 
                    table->layout.shape.name, what, number);
 }
 
+/* Of an update the row is in memory. */
+static bool is_redoable(const zr_table *table, uint64_t redo, uint64_t made)
+{
+    uint64_t row = redo & ~ZR_TABLE_REDO_DROP;
+    if (redo == 0)
+        return true;
+    if (row == 0 || row > made)
+        return false;
+    uint32_t place = table->places[row - 1];
+    return redo & ZR_TABLE_REDO_DROP ? place != ZR_TABLE_FREE : place < table->layout.shape.slots_count;
+}
+
 static zr_result check_head(const zr_table *table)
 {
     const struct zr_table_head *head = table->head;
     uint64_t made = load(&head->made_count), redo = load(&head->redo_row), version = load(&head->version);
     if (made > table->layout.shape.rows_limit)
         return fail_damaged(table, "rows", made);
-    if (redo > made || (redo > 0 && !zr_table_in_memory(table, (uint32_t)(redo - 1))))
+    if (!is_redoable(table, redo, made))
         return fail_damaged(table, "last row", redo);
     if (load(&head->begun_sequence) < load(&head->sequence) || load(&head->dumpable_since) > version ||
         load(&head->push_version) > version + 2)
@@ -250,6 +262,7 @@ static zr_result fill_again(zr_table *table)
         return result;
     uint32_t used = table->head->lists[ZR_TABLE_USED].first;
     uint32_t dropped = table->head->lists[ZR_TABLE_DROPS].first;
+    zr_table_redo(table);
     empty_lists(table);
     result = index_rows(table);
     if (result != ZR_OK)
@@ -257,7 +270,6 @@ static zr_result fill_again(zr_table *table)
     if (table->tracks_use)
         order_list(table, ZR_TABLE_USED, used);
     order_list(table, ZR_TABLE_DROPS, dropped);
-    zr_table_redo(table);
     return ZR_OK;
 }
 

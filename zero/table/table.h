@@ -9,9 +9,10 @@
  *   a new row      its id, version and values, then its place; for a new number, then head.made_count
  *   to the file    the record in the file, then the place
  *   from the file  the values in a slot, then the place
- *   dropped        its version, then the place
  *   updated        the new row and its version in the redo record, then head.redo_row; then the row, its
  *                  version, and head.redo_row 0. An open copies the redo record again.
+ *   dropped        its version in the redo record, then head.redo_row; then the version, the place, and
+ *                  head.redo_row 0. An open does this again.
  *   a push         head.push_version and begun_sequence; then its rows; then version and sequence
  *
  * table->lock covers everything. */
@@ -26,11 +27,12 @@
 #include "zero/file_io/nvme_io.h"
 #include "zero/table/zr_table.h"
 
-#define ZR_TABLE_MAGIC   UINT64_C(0x31656c6261747a72) /* "rztable1" */
-#define ZR_TABLE_NONE    UINT32_MAX                   /* no row */
-#define ZR_TABLE_FILE    UINT32_MAX                   /* places other than slots */
-#define ZR_TABLE_FREE    (UINT32_MAX - 1)
-#define ZR_TABLE_DROPPED (UINT32_MAX - 2)
+#define ZR_TABLE_MAGIC     UINT64_C(0x31656c6261747a72) /* "rztable1" */
+#define ZR_TABLE_NONE      UINT32_MAX                   /* no row */
+#define ZR_TABLE_FILE      UINT32_MAX                   /* places other than slots */
+#define ZR_TABLE_FREE      (UINT32_MAX - 1)
+#define ZR_TABLE_REDO_DROP (UINT64_C(1) << 40)
+#define ZR_TABLE_DROPPED   (UINT32_MAX - 2)
 enum {
     ZR_TABLE_HEAD_BYTES = 4096,
     ZR_TABLE_CHUNK = 512, /* rows that are in memory together; half of ZR_TABLE_SLOTS_MIN */
@@ -60,7 +62,7 @@ struct zr_table_head {
     struct zr_table_shape shape;
     _Atomic uint64_t version, sequence, begun_sequence, push_version, dumpable_since, applied_until;
     _Atomic uint64_t made_count; /* numbers that rows have had */
-    _Atomic uint64_t redo_row;   /* 1 + the row; 0: none */
+    _Atomic uint64_t redo_row;   /* 1 + the row, and ZR_TABLE_REDO_DROP if it is dropped; 0: none */
     _Atomic uint64_t redo_version;
     struct zr_table_list lists[ZR_TABLE_LISTS];
 };
@@ -182,7 +184,10 @@ struct zr_table_step {
 void zr_table_update(zr_table *table, const struct zr_table_step *step);
 /* Makes the contents of the redo record those of a row in memory. */
 void zr_table_commit_row(zr_table *table, uint32_t row, uint64_t version);
-/* After the death of a process: finishes the commit. */
+/* Notes that a row is about to be dropped / is dropped. */
+void zr_table_begin_drop(zr_table *table, uint32_t row, uint64_t version);
+void zr_table_end_drop(zr_table *table);
+/* After the death of a process: finishes the commit or drop. */
 void zr_table_redo(zr_table *table);
 
 /* ---- tier.c: records in the file -------------------------------------------------------------------------

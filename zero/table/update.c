@@ -134,11 +134,27 @@ static void copy_redo(zr_table *table, uint32_t row)
     memcpy(zr_table_row(table, row) + half, table->redo + half, bytes - half);
 }
 
-void zr_table_commit_row(zr_table *table, uint32_t row, uint64_t version)
+static void begin_redo(zr_table *table, uint64_t redo_row, uint64_t version)
 {
     atomic_store_explicit(&table->head->redo_version, version, memory_order_release);
-    zr_table_store(table, &table->head->redo_row, (uint64_t)row + 1);
+    zr_table_store(table, &table->head->redo_row, redo_row);
+}
+
+void zr_table_commit_row(zr_table *table, uint32_t row, uint64_t version)
+{
+    begin_redo(table, (uint64_t)row + 1, version);
     zr_table_redo(table);
+}
+
+void zr_table_begin_drop(zr_table *table, uint32_t row, uint64_t version)
+{
+    begin_redo(table, ((uint64_t)row + 1) | ZR_TABLE_REDO_DROP, version);
+    table->versions[row] = version;
+}
+
+void zr_table_end_drop(zr_table *table)
+{
+    zr_table_store(table, &table->head->redo_row, 0);
 }
 
 void zr_table_redo(zr_table *table)
@@ -147,8 +163,11 @@ void zr_table_redo(zr_table *table)
     uint64_t redo_row = atomic_load_explicit(&head->redo_row, memory_order_relaxed);
     if (redo_row == 0)
         return;
-    uint32_t row = (uint32_t)(redo_row - 1);
-    copy_redo(table, row);
+    uint32_t row = (uint32_t)(redo_row & ~ZR_TABLE_REDO_DROP) - 1;
+    if (redo_row & ZR_TABLE_REDO_DROP)
+        zr_table_set_place(table, row, ZR_TABLE_DROPPED);
+    else
+        copy_redo(table, row);
     table->versions[row] = atomic_load_explicit(&head->redo_version, memory_order_relaxed);
     zr_table_store(table, &head->redo_row, 0);
 }

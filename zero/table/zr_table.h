@@ -16,10 +16,11 @@
  * the process dies. The table then accepts only the same push again (same sequence, ids, gradients and rate),
  * which skips the rows that were reached. A server in kept memory therefore logs a batch there before
  * zr_table_push() and repeats the logged batch after zr_table_open(). A repetition without ids gives up the
- * remainder of the push.
+ * remainder of the push. In a table that drops rows (ZR_TABLE_DROP), a row that the interrupted push had
+ * updated and then dropped gets the gradient again, from its first values.
  *
- * Versions. Each push, drop and application of a dump adds one to the table's version, and changed rows carry
- * the version. zr_table_dump() writes the rows that changed since a version, and the ids that were dropped.
+ * Versions. Each push, drop and application of a dump raises the table's version, and changed rows carry the
+ * version. zr_table_dump() writes the rows that changed since a version, and the ids that were dropped.
  *
  * Permits bound staleness: at most `staleness` pulls of a row are without their push. Permits belong to
  * workers and to this process: after zr_table_open() there are none.

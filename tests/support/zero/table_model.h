@@ -60,6 +60,22 @@ static inline struct zr_table_options table_options(zr_arena *arena)
                                      .batch_max = 2048};
 }
 
+/* Options of a table with a file and memory for `slots` rows, at least ZR_TABLE_SLOTS_MIN. */
+static inline struct zr_table_options table_with_file(struct zr_table_options options, const char *folder,
+                                                      uint64_t slots)
+{
+    struct zr_table_plan plan;
+    size_t too_little = 0;
+    options.file = (struct zr_table_file){.folder = folder, .force = true};
+    for (size_t step = 1 << 30; step > 0; step /= 2) {
+        options.memory_limit_bytes = too_little + step;
+        if (zr_table_plan(&options, &plan) != ZR_OK || plan.slots_count < slots)
+            too_little += step;
+    }
+    options.memory_limit_bytes = too_little + 1;
+    return options;
+}
+
 static inline zr_table *table_make(const struct zr_table_options *options)
 {
     zr_table *table = NULL;
@@ -229,7 +245,7 @@ static inline bool model_agrees(const struct model *model, const struct model_ba
 /* Values of all ids, without making rows. The caller frees them. */
 static inline float *table_values(zr_table *table, size_t ids_count, size_t width)
 {
-    enum { AT_ONCE = 500 };
+    enum { AT_ONCE = 250 };
     float *rows = calloc(ids_count * width, sizeof *rows);
     uint64_t ids[AT_ONCE];
     for (size_t i = 0, count; i < ids_count; i += count) {

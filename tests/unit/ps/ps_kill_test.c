@@ -1,6 +1,7 @@
 /* ps_kill_test.c: servers and workers that are killed (kill -9). A server dies before any of its stores to
- * kept memory (ZR_FAULT=kept), a worker before any of its requests; a successor continues. At the end the
- * tables have the bits of a run without kills: no acknowledged push is lost, and none is applied twice. */
+ * kept memory (ZR_FAULT=kept), a worker after any of its requests, and connections at any message; a
+ * successor continues. At the end the tables have the bits of a run without kills: no acknowledged push is
+ * lost, and none is applied twice. */
 #define _GNU_SOURCE
 #include <signal.h>
 #include <sys/mman.h>
@@ -18,8 +19,7 @@ enum { MEMORIES = 32, MEMORY_BYTES = 4 << 20 };
 static struct memory {
     char names[MEMORIES][48];
     char bytes[MEMORIES][MEMORY_BYTES];
-    unsigned stores; /* struck in the run */
-    unsigned requests;
+    uint64_t stores, passes; /* of the fault sites in the run */
 } * memory;
 
 static char folder[48];
@@ -36,6 +36,15 @@ static zr_result take(void *state, const struct zr_kept_request *request, void *
     }
     return ZR_ERR_MEMORY;
 }
+
+/* What goes wrong in a run; zeros: nothing. */
+struct plan {
+    uint64_t store, again; /* the first server dies before this store, its successor before that of its own */
+    unsigned victim, part; /* this worker is replaced after this part of its script, from 1 */
+    unsigned site;         /* of the server, or of the workers if `clients`: this pass fails */
+    uint64_t pass;
+    bool clients;
+};
 
 static const struct zr_kept_memory kept = {take, NULL};
 static const struct zr_table_options rows = {.width = WIDTH,
@@ -62,8 +71,9 @@ enum { TABLES = sizeof tables / sizeof *tables };
  */
 
 /* A server that dies before store number `nth` from its first request on; 0: never. */
-static int serve(const struct ps_run *run, uint64_t nth)
+static int serve(const struct ps_run *run, const struct plan *plan, uint64_t nth)
 {
+    const bool strikes = plan->pass > 0 && !plan->clients;
     struct ps_ground ground;
     zr_ps_server *server;
     if (ps_ground_open(&ground) != ZR_OK)
@@ -76,24 +86,27 @@ static int serve(const struct ps_run *run, uint64_t nth)
                                                                     .context = &ground.context,
                                                                     .kept = &kept});
     zr_fault_set(ZR_FAULT_KEPT, nth);
+    if (strikes)
+        zr_fault_set(plan->site, plan->pass);
     if (result == ZR_OK)
         result = zr_ps_server_run(server);
+    if (strikes)
+        memory->passes = zr_fault_set(plan->site, 0);
     if (result != ZR_OK)
         tap_note("server: %s", zr_last_error());
-    memory->stores = (unsigned)zr_fault_set(ZR_FAULT_KEPT, 0);
+    memory->stores = zr_fault_set(ZR_FAULT_KEPT, 0);
     return result != ZR_OK;
 }
 
-/* Forks servers until one ends by itself. The first dies before store `nth`, its successor before store
- * `again` of its own. */
-static int watch(const struct ps_run *run, uint64_t nth, uint64_t again)
+/* Forks servers until one ends by itself. */
+static int watch(const struct ps_run *run, const struct plan *plan)
 {
-    const uint64_t deaths[] = {nth, again, 0};
+    const uint64_t deaths[] = {plan->store, plan->again, 0};
     int status = -1;
     for (unsigned i = 0; i < 3; i++) {
         pid_t child = fork();
         if (child == 0)
-            _exit(serve(run, deaths[i]));
+            _exit(serve(run, plan, deaths[i]));
         if (waitpid(child, &status, 0) != child || !WIFSIGNALED(status) || WTERMSIG(status) != SIGKILL)
             break;
     }
@@ -132,7 +145,7 @@ static void draw(struct numbers *n, unsigned worker, unsigned step)
         n->rows[i] = number_of(worker, step, i + 2);
 }
 
-/* Parts of a step; a worker that is to die does so before one of them. */
+/* Parts of a step; a worker that is to die does so after one of them. */
 enum part { PULL, PUSH, PUSH_AGAIN, PUSH_ROWS, END, PARTS };
 
 static zr_result do_part(zr_ps_worker *worker, const struct ps_run *run, struct numbers *n, unsigned number,
@@ -192,10 +205,10 @@ static zr_result read_all(zr_ps_worker *observer, const struct ps_run *run, stru
     return result == ZR_OK ? zr_ps_pull(observer, &(struct zr_ps_batch){&item, 1}) : result;
 }
 
-/* One thread is all workers, part by part. With `dies` above 0 the worker `victim` is replaced before that
- * part: destroyed without a word, as its death would do. */
-static zr_result drive(const struct ps_run *run, struct result *out, unsigned victim, unsigned dies)
+/* One thread is all workers, part by part. A victim is destroyed without a word, as its death would do. */
+static zr_result drive(const struct ps_run *run, struct result *out, const struct plan *plan)
 {
+    const bool strikes = plan->pass > 0 && plan->clients;
     static struct numbers numbers;
     struct ps_ground ground;
     zr_ps_worker *workers[WORKERS] = {NULL}, *observer = NULL;
@@ -205,18 +218,20 @@ static zr_result drive(const struct ps_run *run, struct result *out, unsigned vi
         result = ps_join(&workers[w], run, w, ground.arena);
     if (result == ZR_OK)
         result = fill(workers[0], &numbers);
+    if (strikes)
+        zr_fault_set(plan->site, plan->pass);
     for (unsigned i = 0; i < STEPS * PARTS * WORKERS && result == ZR_OK; i++) {
         unsigned w = i % WORKERS;
         enum part part = (enum part)(i / WORKERS % PARTS);
-        if (dies > 0 && w == victim && ++parts == dies) {
+        if (result == ZR_OK)
+            result = do_part(workers[w], run, &numbers, w, part);
+        if (result == ZR_OK && plan->part > 0 && w == plan->victim && ++parts == plan->part) {
             zr_ps_worker_destroy(workers[w]);
             workers[w] = NULL;
             result = ps_join(&workers[w], run, w, ground.arena);
-            for (unsigned p = 0; p < part && result == ZR_OK; p++)
+            for (unsigned p = 0; p <= part && part != END && result == ZR_OK; p++)
                 result = do_part(workers[w], run, &numbers, w, (enum part)p);
         }
-        if (result == ZR_OK)
-            result = do_part(workers[w], run, &numbers, w, part);
     }
     if (result == ZR_OK)
         result = ps_join(&observer, run, ZR_PS_OBSERVER, ground.arena);
@@ -227,6 +242,8 @@ static zr_result drive(const struct ps_run *run, struct result *out, unsigned vi
             result = zr_ps_leave(workers[w], w);
         zr_ps_worker_destroy(workers[w]);
     }
+    if (strikes)
+        memory->passes = zr_fault_set(plan->site, 0);
     zr_ps_worker_destroy(observer);
     if (result != ZR_OK)
         tap_note("%s", zr_last_error());
@@ -234,8 +251,7 @@ static zr_result drive(const struct ps_run *run, struct result *out, unsigned vi
     return result;
 }
 
-static bool run_once(struct ps_run *run, struct result *out, uint64_t nth, uint64_t again, unsigned victim,
-                     unsigned dies)
+static bool run_once(struct ps_run *run, struct result *out, const struct plan *plan)
 {
     int status = 0;
     memset(memory, 0, offsetof(struct memory, bytes));
@@ -245,12 +261,39 @@ static bool run_once(struct ps_run *run, struct result *out, uint64_t nth, uint6
         return false;
     pid_t child = fork();
     if (child == 0)
-        _exit(watch(run, nth, again));
-    bool good = drive(run, out, victim, dies) == ZR_OK;
+        _exit(watch(run, plan));
+    bool good = drive(run, out, plan) == ZR_OK;
     if (!good)
         kill(child, SIGTERM);
     good &= waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0;
     close(run->listeners[0]);
+    return good;
+}
+
+static struct result want, got;
+
+static bool same_bits(struct ps_run *run, const struct plan *plan)
+{
+    bool same = run_once(run, &got, plan) && memcmp(&got, &want, sizeof want) == 0;
+    if (!same)
+        tap_note("store %llu, then %llu; worker %u, part %u; site %s of %s, pass %llu",
+                 (unsigned long long)plan->store, (unsigned long long)plan->again, plan->victim, plan->part,
+                 zr_fault_site_name(plan->site), plan->clients ? "workers" : "the server",
+                 (unsigned long long)plan->pass);
+    return same;
+}
+
+/* A connection is lost at a message, on either side; *count messages in all. */
+static bool lose_connections(struct ps_run *run, unsigned stride, uint64_t first, unsigned *count)
+{
+    static const unsigned sites[] = {ZR_FAULT_SEND, ZR_FAULT_RECEIVE, ZR_FAULT_RECEIVE | ZR_FAULT_SHORT};
+    bool good = true;
+    for (unsigned i = 0; i < 6 && good; i++)
+        for (uint64_t pass = first; good; pass += stride, ++*count) {
+            good = same_bits(run, &(struct plan){.site = sites[i % 3], .clients = i < 3, .pass = pass});
+            if (memory->passes < pass)
+                break;
+        }
     return good;
 }
 
@@ -264,8 +307,7 @@ int main(void)
                  {"ssp:1", {ZR_PS_SSP, 1}, false},
                  {"async", {ZR_PS_ASYNC, 0}, false},
                  {"geo:1", {ZR_PS_GEO, 1}, true}};
-    static struct result want, got;
-    const unsigned stride = run_stride(59);
+    const unsigned stride = run_stride(151);
     uint64_t random = run_seed();
     snprintf(folder, sizeof folder, "/tmp/zr-ps-XXXXXX");
     memory = mmap(NULL, sizeof *memory, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
@@ -283,30 +325,26 @@ int main(void)
                                          .tables = kinds[k].geo ? plain_tables : tables,
                                          .tables_count = TABLES,
                                          .message_bytes = 512 << 10}};
-        unsigned wrong = 0, kills = 0;
-        bool good = run_once(&run, &want, 0, 0, 0, 0);
-        const unsigned stores = memory->stores;
-        tap_ok(good && stores > 20, "%s: a run without kills has %u stores", kinds[k].name, stores);
-        for (uint64_t nth = 1 + splitmix64(&random) % stride; good && nth <= stores && wrong < 3;
-             nth += stride, kills++) {
-            uint64_t again = nth % 2 ? 1 + splitmix64(&random) % 6 : 0;
-            if (!run_once(&run, &got, nth, again, 0, 0) || memcmp(&got, &want, sizeof want) != 0) {
-                tap_note("%s: killed before store %llu, then %llu", kinds[k].name, (unsigned long long)nth,
-                         (unsigned long long)again);
-                wrong++;
-            }
+        unsigned kills = 0, lost = 0;
+        bool good = run_once(&run, &want, &(struct plan){.store = 0});
+        const uint64_t stores = memory->stores;
+        tap_ok(good && stores > 20, "%s: a run without kills has %llu stores", kinds[k].name,
+               (unsigned long long)stores);
+        for (uint64_t nth = 1 + splitmix64(&random) % stride; good && nth <= stores; nth += stride, kills++)
+            good = same_bits(
+                &run, &(struct plan){.store = nth, .again = nth % 2 ? 1 + splitmix64(&random) % 6 : 0});
+        tap_ok(good && kills > 0, "%s: servers killed before a store, %u times: the same bits", kinds[k].name,
+               kills);
+        if (k % 2 == 0) {
+            good = good && lose_connections(&run, stride > 1 ? 67 : 1, 1 + splitmix64(&random) % 9, &lost);
+            tap_ok(good && lost > 0, "%s: connections lost at a message, %u times: the same bits",
+                   kinds[k].name, lost);
         }
-        tap_ok(good && wrong == 0 && kills > 0, "%s: servers killed before a store, %u times: the same bits",
-               kinds[k].name, kills);
         if (k > 1) /* a successor repeats the pushes of its step, which other timings apply */
             continue;
-        for (unsigned dies = 1; good && dies <= STEPS * PARTS && wrong<3; dies += stride> 1 ? 5 : 1)
-            if (!run_once(&run, &got, 0, 0, dies % WORKERS, dies) || memcmp(&got, &want, sizeof want) != 0) {
-                tap_note("%s: worker replaced before part %u", kinds[k].name, dies);
-                wrong++;
-            }
-        tap_ok(good && wrong == 0, "%s: a worker is replaced in the middle of a step: the same bits",
-               kinds[k].name);
+        for (unsigned part = 1; good && part <= STEPS * PARTS; part += stride > 1 ? 7 : 1)
+            good = same_bits(&run, &(struct plan){.victim = part % WORKERS, .part = part});
+        tap_ok(good, "%s: a worker is replaced in the middle of a step: the same bits", kinds[k].name);
     }
     rmdir(folder);
     return tap_done();

@@ -379,7 +379,7 @@ static int geo_work(struct job *job, zr_ps_worker *worker)
 {
     enum { N = 3000, ROUNDS = 5 };
     static float own[PS_WORKERS][N], old[PS_WORKERS][N];
-    float difference[N], server[N];
+    float difference[N], server[N], own_before[N], old_before[N];
     const unsigned workers = job->run->options.workers;
     struct zr_ps_exchange exchange = {N, workers, own[job->worker], old[job->worker]};
     const struct zr_ps_item pull = {.table = 0, .values = server}, push = {.table = 0, .values = difference};
@@ -390,12 +390,16 @@ static int geo_work(struct job *job, zr_ps_worker *worker)
         for (unsigned i = 0; i < N; i++) /* its own steps */
             exchange.own[i] +=
                 (float)((long)((i * 7 + round * 3 + job->worker) % 64) - 30) * (float)workers / 1024;
+        memcpy(own_before, exchange.own, sizeof own_before);
+        memcpy(old_before, exchange.old, sizeof old_before);
         zr_ps_difference(&exchange, difference);
         for (unsigned i = 0; i < N; i++)
             atomic_fetch_add(&sums[i], lrintf(difference[i] * (1 << 18)));
         must(zr_ps_push(worker, &(struct zr_ps_push){.batch = {&push, 1}}) == ZR_OK);
         must(zr_ps_pull(worker, &(struct zr_ps_batch){&pull, 1}) == ZR_OK);
         zr_ps_receive(&exchange, server);
+        for (unsigned i = 0; i < N; i++)
+            must(exchange.own[i] == own_before[i] + (server[i] - (old_before[i] + difference[i])));
         must(zr_ps_end_step(worker) == ZR_OK);
     }
     atomic_fetch_add(&sums[N], 1);
