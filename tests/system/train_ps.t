@@ -61,6 +61,9 @@ ok(len(servers) == 2 and code == 0 and "a successor continues with its memory" i
 with open(report) as file:
     same(json.load(file)["loss_hex"], train(**FLAGS).losses, "the losses of a run without servers")
 
+got = subprocess.run([ZR_TRAIN, "eval"] + arguments(layers=2, hidden=32, heads=2, seq=16, threads=1, precision="bf16", resume=saved, **PS) + [text_file()],
+                     capture_output=True, text=True)
+ok(got.returncode == 0 and "perplexity" in got.stdout, "eval takes the options of the run") or note(got.stderr[-300:])
 run = train(dry_run=True, **{**SHAPE, **PS})
 ok(run.code == 0 and "Byte plan of the largest server" in run.out and len(run.report["servers"]["servers"]) == 2, "a plan has the servers") or note(run.out[-600:])
 for words, flags in {"require --comm ps": dict(servers=2),
