@@ -61,13 +61,13 @@ static inline unsigned zr_mesh_rank(struct zr_mesh_shape shape, struct zr_mesh_p
 
 /* Communicators of this rank. */
 struct zr_mesh {
-    zr_comm *world;    /* borrowed */
-    zr_comm *group;    /* the rank's group; the world itself if there is one group */
-    zr_comm *outer;    /* the ranks at the same place of all groups, in the order of groups; NULL: one group, or apart.
-                        * Not in zr_mesh_counters_get() */
-    zr_comm *data;     /* the shards; the group itself if these are all of its ranks */
-    zr_comm *tensor;   /* NULL: one tensor rank */
-    zr_comm *ring;     /* NULL: one context rank */
+    zr_comm *world;  /* borrowed */
+    zr_comm *group;  /* the rank's group; the world itself if there is one group */
+    zr_comm *outer;  /* the ranks at the same place of all groups, in the order of groups; NULL: one group, or
+                      * apart.  Not in zr_mesh_counters_get() */
+    zr_comm *data;   /* the shards; the group itself if these are all of its ranks */
+    zr_comm *tensor; /* NULL: one tensor rank */
+    zr_comm *ring;   /* NULL: one context rank */
     zr_comm *pipeline; /* for host messages, and parent of the groups that carry data; NULL: one pipeline
                         * rank */
 };

@@ -41,8 +41,8 @@ struct zr_rank {
     struct zr_mesh_place place;
     zr_thread_pool *pool;
     bool traced;
-    zr_keep *keep;              /* memory that outlives this process, see kept.h; NULL: none */
-    struct zr_kept_memory kept; /* of the engine */
+    zr_keep *keep;                   /* memory that outlives this process, see kept.h; NULL: none */
+    struct zr_kept_memory kept;      /* of the engine */
     struct zr_served_worker *served; /* see servers/servers.h; NULL: no parameter servers */
     struct zr_trainer_state state;
     struct zr_data data;
