@@ -24,6 +24,8 @@ static bool read_sleeps(struct zr_train_config *config)
 
 const char *zr_servers_resolve(struct zr_train_config *config)
 {
+    if (config->comm == ZR_TRAIN_COMM_PS && config->command != ZR_COMMAND_TRAIN)
+        config->comm = ZR_CARRIER_LOCAL; /* nothing is pushed */
     if (config->comm != ZR_TRAIN_COMM_PS)
         return NULL;
     if (!config->ps[0])
@@ -49,10 +51,12 @@ const char *zr_servers_conflict(const struct zr_train_config *config)
 {
     static const char *const options[] = {"servers", "replicas", "ps", "staleness", "worker-sleep"};
     const enum zr_ps_timing_kind kind = config->timing.kind;
+    if (config->command != ZR_COMMAND_TRAIN)
+        return NULL;
     for (size_t i = 0; i < sizeof options / sizeof *options && config->comm != ZR_TRAIN_COMM_PS; i++)
         if (zr_flag_given(config, options[i]))
             return "--servers, --replicas, --ps, --staleness and --worker-sleep require --comm ps";
-    if (config->comm != ZR_TRAIN_COMM_PS || config->command != ZR_COMMAND_TRAIN)
+    if (config->comm != ZR_TRAIN_COMM_PS)
         return NULL;
     if (config->start.kind != ZR_START_FORK)
         return "--comm ps requires workers that zr-train forks, with --ranks; start it without torchrun, srun or mpirun";
