@@ -27,7 +27,7 @@ struct zr_lora {
 struct zr_trainable {
     struct zr_patterns groups; /* see zr_group_rule_read(); the last rule that matches a tensor counts */
     struct zr_patterns frozen; /* patterns of tensors that keep their values */
-    bool none; /* all tensors are frozen: the run only reads the model */
+    bool none;                 /* all tensors are frozen: the run only reads the model */
     struct zr_lora lora;
     size_t layers; /* of the run's model: plans of fewer layers may lack the tensors of a pattern */
 };

@@ -172,8 +172,7 @@ static const char *resize_conflict(const struct zr_train_config *config)
                ? "--elastic and --resize require ranks that zr-train forks, with --ranks"
            : config->backend == ZR_TRAIN_CUDA
                ? "--elastic and --resize require --backend host: ranks that join would need a card of their own"
-           : config->ranks_as == ZR_RANKS_AS_THREADS
-               ? "--elastic and --resize require --ranks-as processes"
+           : config->ranks_as == ZR_RANKS_AS_THREADS ? "--elastic and --resize require --ranks-as processes"
            : config->redundancy > 1
                ? "--elastic and --resize cannot be combined with --redundancy 2; leave it out"
            : config->save_background
