@@ -150,9 +150,9 @@ def check_cut_for_good():
        "and name the other host") or note("".join(words)[-1500:])
 
 
-def check_new_host():
+def lose_second_host(name, **flags):
     """Both launchers of the second host are killed, and started again while the first host waits."""
-    run = Restarted(300, save=path("saved"), save_every=20)
+    run = Restarted(300, **flags)
     wait_for(lambda: lines(run.log) >= 60)
     for rank in (2, 3):
         run.run[rank].kill()
@@ -161,9 +161,17 @@ def check_new_host():
     for rank in (2, 3):
         run.run[rank] = run.start(rank)
     run.more_steps()
-    same(run.pids()[:2], before[:2], "a host that comes back with new processes: the others keep theirs")
-    run.same_bits("a new host")
-    ok("resumed after step" in run.words[0], "from the last save") or note(run.words[0][-800:])
+    same(run.pids()[:2], before[:2], f"{name}: the ranks of the first host keep their processes")
+    run.same_bits(name)
+    return run.words
+
+
+def check_new_host():
+    words = lose_second_host("a host that comes back with new processes", save=path("saved"), save_every=20)
+    ok("resumed after step" in words[0], "from the last save") or note(words[0][-800:])
+    words = lose_second_host("the same with copies on the first host", redundancy=2)
+    ok("from kept memory" in words[0] and all("continues from the copy of its state" in one for one in words[2:]), "from the copies, without a save") or \
+        note("".join(words)[-1500:])
 
 
 why = become_hosts(mpi=False)

@@ -965,8 +965,9 @@ static zr_result run(struct loop *loop, struct zr_local_world *local, unsigned r
                 config->redundancy > 1 ? " with its copies" : "", done);
         zr_card_say_memory(&loop->rank);
         if (moves && !changes_size(loop, done))
-            zr_say("step %" PRIu64 " begins with %u data replicas, %.2f s after the steps stopped", done + 1,
-                   zr_train_data_ranks(config), (double)zr_local_restart_ns(local) * 1e-9);
+            zr_say("step %" PRIu64 " begins with %u data replica%s, %.2f s after the steps stopped", done + 1,
+                   zr_train_data_ranks(config), zr_train_data_ranks(config) == 1 ? "" : "s",
+                   (double)zr_local_restart_ns(local) * 1e-9);
         else if (!moves && zr_local_restarts(local) > 0 && done < config->steps && !changes_size(loop, done))
             zr_say("step %" PRIu64 " begins %.2f s after the loss of a rank", done + 1,
                    (double)zr_local_restart_ns(local) * 1e-9);
