@@ -6,6 +6,7 @@
 
 #include "alloc/base/error.h"
 #include "alloc/base/option.h"
+#include "alloc/base/system/os.h"
 #include "alloc/heap/heap.h"
 #include "zero/engine/optimizer.h"
 #include "zero/train/report/terminal.h"
@@ -84,8 +85,10 @@ static struct zr_keep_name name_of(const struct zr_rank *rank, unsigned number, 
 zr_result zr_rank_kept_begin(struct zr_rank *rank)
 {
     const struct zr_train_config *config = rank->config;
-    if (zr_rank_kept_words(config) || config->comm != ZR_CARRIER_LOCAL)
-        return ZR_OK;
+    struct zr_machine machine;
+    zr_os_machine(&machine);
+    if (zr_rank_kept_words(config) || config->comm != ZR_CARRIER_LOCAL || machine.address_limit_bytes > 0)
+        return ZR_OK; /* under `ulimit -v` ranks map nothing of one another */
     rank->windows = zr_heap_zalloc(config->world, sizeof *rank->windows);
     rank->views = zr_heap_zalloc(config->world, sizeof *rank->views);
     return rank->windows && rank->views ? ZR_OK : ZR_ERR_HOST_MEMORY;
@@ -101,7 +104,8 @@ static zr_result agree(struct zr_rank *rank, bool *value)
     return result;
 }
 
-/* Opens the segments of the other ranks. If one rank cannot, operands in kept memory go through the rings. */
+/* Opens the segments of the other ranks. If one rank cannot, operands in kept memory go through the rings,
+ * and no rank keeps addresses and descriptors of segments. */
 static zr_result open_windows(struct zr_rank *rank)
 {
     char text[ZR_KEEP_NAME_BYTES];
@@ -115,8 +119,11 @@ static zr_result open_windows(struct zr_rank *rank)
     }
     if (result == ZR_OK)
         result = agree(rank, &good);
-    for (unsigned r = 0; r < rank->config->world && !good; r++)
+    for (unsigned r = 0; r < rank->config->world && !good; r++) {
         rank->windows[r].bytes = 0;
+        zr_keep_close(rank->views[r]);
+        rank->views[r] = NULL;
+    }
     return result;
 }
 
