@@ -83,6 +83,15 @@ static size_t piece_max(const struct round *round, const struct zr_ps_entry *ent
     return entry->width > 0 && entry->rows_max < max ? entry->rows_max : max;
 }
 
+/* Whether the round has a push of the table whose number the next one would get too. */
+static bool is_pushed(const struct round *round, unsigned table)
+{
+    bool found = false;
+    for (unsigned i = 0; i < round->worker->pieces_count; i++)
+        found |= round->worker->pieces[i].item->table == table;
+    return found && round->frame->kind == ZR_PS_PUSH && zr_ps_groups(&round->worker->setup.options.timing);
+}
+
 /* Chooses the pieces of the next round. */
 static zr_result choose(struct round *round)
 {
@@ -92,6 +101,8 @@ static zr_result choose(struct round *round)
     while (round->item < round->batch->items_count && worker->pieces_count < ZR_PS_PIECES) {
         const struct zr_ps_item *item = &round->batch->items[round->item];
         const struct zr_ps_entry *entry = &worker->setup.entries[item->table];
+        if (is_pushed(round, item->table))
+            return ZR_OK;
         const size_t left = whole_count(entry, item) - round->at, max = piece_max(round, entry);
         const bool cut = round->frame->kind != ZR_PS_PUSH && left > max;
         worker->pieces[worker->pieces_count] =

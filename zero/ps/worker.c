@@ -159,13 +159,13 @@ static zr_result check_item(const struct zr_ps_worker *worker, const struct zr_p
         return refuse_item(i, "ids are for sparse tables only, which require them");
     if (!item->values)
         return refuse_item(i, "`values` is NULL");
-    if (entry->width > 0)
-        return kind == ZR_PS_FILL || kind == ZR_PS_READ ? refuse_item(i, "the table is sparse") : ZR_OK;
-    if (item->first >= elements || item->count > elements - item->first)
+    if (entry->width > 0 && (kind == ZR_PS_FILL || kind == ZR_PS_READ))
+        return refuse_item(i, "the table is sparse");
+    if (entry->width == 0 && (item->first >= elements || item->count > elements - item->first))
         return refuse_item(i, "the range is not in the table");
     if (kind != ZR_PS_PUSH)
         return ZR_OK;
-    if (item->first != 0 || (item->count != 0 && item->count != elements))
+    if (entry->width == 0 && (item->first != 0 || (item->count != 0 && item->count != elements)))
         return refuse_item(i, "a push has the whole table");
     unsigned times = worker->pushed[item->table];
     for (unsigned before = 0; before < i; before++)
