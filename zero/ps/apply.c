@@ -85,13 +85,14 @@ static zr_result push_now(struct zr_ps_store *store, struct zr_ps_request reques
                                     .scale = frame->scale});
 }
 
-/* Bytes of the worker's area that pushes of the group have. */
-static uint64_t area_used(const struct zr_ps_store *store, unsigned worker, uint64_t group)
+/* Bytes of the worker's area that pushes of the group have. A push of `table` is not counted: a killed
+ * process may have stored the one that is stored again. */
+static uint64_t area_used(const struct zr_ps_store *store, unsigned worker, uint64_t group, unsigned table)
 {
     uint64_t used = 0;
     for (unsigned t = 0; t < store->setup->options.tables_count; t++) {
         const unsigned width = store->setup->entries[t].width;
-        if (width == 0)
+        if (width == 0 || t == table)
             continue;
         const struct zr_ps_waiter *waiter = zr_ps_waiter_of(store, t, worker, group);
         uint64_t end = waiter->offset + waiter->count * (sizeof(uint64_t) + width * sizeof(float));
@@ -101,25 +102,40 @@ static uint64_t area_used(const struct zr_ps_store *store, unsigned worker, uint
     return zr_ps_padded(used);
 }
 
+bool zr_ps_rows_fit(struct zr_ps_store *store, unsigned buffer)
+{
+    struct zr_ps_request request = request_in(store, buffer);
+    const struct zr_ps_frame *frame = request.frame;
+    const struct zr_ps_timetable *t = &store->timetable;
+    size_t at = zr_ps_first_data(request);
+    uint64_t bytes = 0, used = 0;
+    if (frame->kind != ZR_PS_PUSH || !zr_ps_groups(&t->timing))
+        return true;
+    for (unsigned i = 0; i < frame->items_count; i++) {
+        struct zr_ps_view view = zr_ps_view_of(store->setup, request, i, &at);
+        if (view.entry->width == 0 || zr_ps_has_push(t, view.item.table, frame->worker, view.item.index))
+            continue;
+        used = area_used(store, frame->worker,
+                         zr_ps_group(t, view.item.table, frame->worker, view.item.index), view.item.table);
+        bytes += zr_ps_padded(view.item.bytes);
+    }
+    return used + bytes <= store->setup->message_bytes;
+}
+
 /* Keeps a push until its group is complete. */
-static zr_result push_later(struct zr_ps_store *store, struct zr_ps_request request,
-                            const struct zr_ps_view *view)
+static void push_later(struct zr_ps_store *store, struct zr_ps_request request, const struct zr_ps_view *view)
 {
     const struct zr_ps_frame *frame = request.frame;
     const unsigned table = view->item.table, worker = frame->worker;
     const struct zr_ps_slice *slice = &store->slices[table];
     struct zr_ps_timetable *t = &store->timetable;
     if (zr_ps_has_push(t, table, worker, view->item.index))
-        return ZR_OK;
+        return;
     const uint64_t group = zr_ps_group(t, table, worker, view->item.index);
     struct zr_ps_waiter *waiter = zr_ps_waiter_of(store, table, worker, group);
     char *to = slice->pushes;
     if (view->entry->width > 0) {
-        uint64_t used = area_used(store, worker, group);
-        if (view->item.bytes > store->setup->message_bytes - used)
-            return zr_fail(ZR_ERR_INVALID,
-                           "worker %u pushes more rows in a step than message_bytes (%zu); raise it", worker,
-                           store->setup->message_bytes);
+        uint64_t used = area_used(store, worker, group, table);
         waiter->offset = used;
         waiter->count = view->item.count;
         to = store->row_areas +
@@ -136,7 +152,6 @@ static zr_result push_later(struct zr_ps_store *store, struct zr_ps_request requ
     zr_ps_store_point();
     count_staleness(store, staleness_of(store, table, worker));
     zr_ps_note_push(t, table, worker, view->item.index);
-    return ZR_OK;
 }
 
 /* ---- Groups -------------------------------------------------------------------------------------------- */
@@ -244,7 +259,10 @@ static zr_result push(struct zr_ps_store *store, struct zr_ps_request request)
         struct zr_ps_view view = zr_ps_view_of(store->setup, request, i, &at);
         if (i < atomic_load(&store->kept->item))
             continue;
-        result = groups ? push_later(store, request, &view) : push_now(store, request, i, &view);
+        if (groups)
+            push_later(store, request, &view);
+        else
+            result = push_now(store, request, i, &view);
     }
     return result;
 }

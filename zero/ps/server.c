@@ -230,7 +230,7 @@ static zr_result handle_event(zr_ps_server *server, struct zr_ps_session *sessio
         good = !(events & (EPOLLHUP | EPOLLERR | EPOLLRDHUP));
         break;
     case ZR_PS_WRITING:
-        good = write_reply(server, session);
+        good = !(events & (EPOLLHUP | EPOLLERR | EPOLLRDHUP)) && write_reply(server, session);
         break;
     }
     if (whole)

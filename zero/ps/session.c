@@ -209,6 +209,15 @@ static zr_result carry_out(zr_ps_server *server, struct zr_ps_session *session, 
     return ZR_OK;
 }
 
+/* Whether the request waits for other workers. With half-async a primary has decided by the pulls that its
+ * replica does not know. */
+static bool is_held(zr_ps_server *server, const struct zr_ps_session *session)
+{
+    bool waits = zr_ps_must_wait(&server->store, session->buffer);
+    return waits &&
+           !(session->worker == ZR_PS_PRIMARY && server->setup.options.timing.kind == ZR_PS_HALF_ASYNC);
+}
+
 static zr_result handle(zr_ps_server *server, struct zr_ps_session *session, bool again)
 {
     const struct zr_ps_frame *frame = &session->frame;
@@ -227,9 +236,11 @@ static zr_result handle(zr_ps_server *server, struct zr_ps_session *session, boo
     } else if (changes(frame->kind) && is_repeated(server, frame)) {
         server->state.repeated++;
         zr_ps_session_reply(server, session, ZR_OK, NULL, 0);
-    } else if (zr_ps_must_wait(&server->store, session->buffer)) {
+    } else if (is_held(server, session)) {
         server->state.held += session->phase != ZR_PS_HOLDING;
         session->phase = ZR_PS_HOLDING;
+    } else if (!zr_ps_rows_fit(&server->store, session->buffer)) {
+        refuse(server, session, "a worker pushes more rows in a step than message_bytes; raise it");
     } else {
         if (again)
             zr_ps_request_valid(&server->setup, server->store.server, request, &reply_bytes);

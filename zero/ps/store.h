@@ -138,5 +138,7 @@ zr_result zr_ps_store_recover(struct zr_ps_store *store);
 zr_result zr_ps_answer(struct zr_ps_store *store, unsigned buffer, char *out);
 /* Whether a valid request has to wait. */
 bool zr_ps_must_wait(struct zr_ps_store *store, unsigned buffer);
+/* Whether the rows of a valid request fit beside those that its worker has pushed in the step. */
+bool zr_ps_rows_fit(struct zr_ps_store *store, unsigned buffer);
 
 #endif

@@ -252,7 +252,8 @@ struct zr_ps_push {
     float gradient_scale; /* multiplies gradients; 0: 1 */
 };
 /* Pushes gradients, or with geo differences. ZR_ERR_INVALID also: the table has had all its pushes of the
- * step, or a range is not the whole table. */
+ * step, or a range is not the whole table. ZR_ERR_PEER also: with sync and ssp, the rows of all sparse tables
+ * that the worker pushes to a server in a step exceed message_bytes. */
 ZR_API zr_result zr_ps_push(zr_ps_worker *worker, const struct zr_ps_push *push);
 /* Ends the worker's step on all servers. Does not wait for other workers. */
 ZR_API zr_result zr_ps_end_step(zr_ps_worker *worker);

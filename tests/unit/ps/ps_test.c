@@ -193,13 +193,13 @@ static void plain_run(struct history *out, unsigned workers, struct ps_ground *g
     }
 }
 
-/* Pushes of a step, table by table; those of several pushes one after the other. */
+/* Pushes of a step, table by table; those of several pushes one after the other, or in one batch. */
 static int push_step(struct job *job, zr_ps_worker *worker, unsigned step)
 {
-    char numbers[MIXED][ELEMENTS * sizeof(float)];
-    struct zr_ps_item items[MIXED];
+    char numbers[MIXED + 1][ELEMENTS * sizeof(float)];
+    struct zr_ps_item items[MIXED + 1];
+    unsigned count = 0;
     for (unsigned push = 0; push < 2; push++) {
-        unsigned count = 0;
         for (unsigned t = 0; t < MIXED; t++) {
             if (push >= (mixed[t].pushes ? mixed[t].pushes : 1))
                 continue;
@@ -207,8 +207,11 @@ static int push_step(struct job *job, zr_ps_worker *worker, unsigned step)
             items[count] = (struct zr_ps_item){.table = t, .values = numbers[count]};
             count++;
         }
+        if (push == 0 && step % 2 == 1)
+            continue;
         must(zr_ps_push(worker, &(struct zr_ps_push){.batch = {items, count},
                                                      .rate = 0.01f * (float)(step + 1)}) == ZR_OK);
+        count = 0;
     }
     must(zr_ps_end_step(worker) == ZR_OK);
     return 0;
@@ -275,6 +278,7 @@ static int half_work(struct job *job, zr_ps_worker *worker)
     const struct zr_ps_item pulls[] = {{.table = 0, .values = a}, {.table = 1, .values = b}},
                             pushes[] = {{.table = 0, .values = ones}, {.table = 1, .values = ones}};
     const bool half = job->run->options.timing.kind == ZR_PS_HALF_ASYNC;
+    struct zr_ps_state state;
     for (unsigned i = 0; i < 5000; i++)
         ones[i] = 1;
     for (unsigned step = 0; step < 12; step++) {
@@ -285,6 +289,7 @@ static int half_work(struct job *job, zr_ps_worker *worker)
         must(zr_ps_push(worker, &(struct zr_ps_push){.batch = {pushes, 2}, .rate = 1}) == ZR_OK);
         must(zr_ps_end_step(worker) == ZR_OK);
     }
+    must(zr_ps_report(worker, &state) == ZR_OK && state.lost_replicas == 0);
     return 0;
 }
 
@@ -296,7 +301,8 @@ static void check_half(void)
                                          .timing = {ZR_PS_HALF_ASYNC, 0},
                                          .optimizer = plain_sgd(),
                                          .tables = flat,
-                                         .tables_count = 2}};
+                                         .tables_count = 2},
+                             .replicated = servers > 1};
         tap_is(run_all(&run, half_work, NULL), 0,
                "half-async, %u servers: a pull has all pushes of earlier steps and no half push", servers);
     }
@@ -466,6 +472,39 @@ static void check_rows(void)
     }
 }
 
+/* Two tables whose rows fit into a request each, but not together into a step. */
+static int crowded_work(struct job *job, zr_ps_worker *worker)
+{
+    enum { COUNT = 150 };
+    uint64_t ids[COUNT];
+    float ones[COUNT * 3] = {0};
+    for (unsigned i = 0; i < COUNT; i++)
+        ids[i] = i;
+    for (unsigned t = 0; t < 2; t++) {
+        struct zr_ps_item item = {.table = t, .ids = ids, .ids_count = COUNT, .values = ones};
+        struct zr_ps_push push = {.batch = {(struct zr_ps_item[]){item, item}, 2}, .rate = 1};
+        must(zr_ps_push(worker, &push) == ZR_ERR_INVALID);
+        push.batch.items_count = 1;
+        must(zr_ps_push(worker, &push) == (t == 0 ? ZR_OK : ZR_ERR_PEER));
+    }
+    must(job->run->options.message_bytes == 4096 && strstr(zr_last_error(), "message_bytes"));
+    return 0;
+}
+
+static void check_crowded(void)
+{
+    const struct zr_table_options rows = {.width = 3, .optimizer = ZR_TABLE_SGD, .rows_limit = 4096};
+    struct ps_run run = {.options = {.workers = 1,
+                                     .servers = 1,
+                                     .timing = {ZR_PS_SYNC, 0},
+                                     .optimizer = plain_sgd(),
+                                     .tables = (struct zr_ps_table[]){{.name = "a", .rows = &rows},
+                                                                      {.name = "b", .rows = &rows}},
+                                     .tables_count = 2,
+                                     .message_bytes = 4096}};
+    tap_is(run_all(&run, crowded_work, NULL), 0, "rows that exceed message_bytes are refused");
+}
+
 /* ---- Over TCP ---------------------------------------------------------------------------------------------
  */
 
@@ -607,6 +646,7 @@ int main(void)
     check_staleness();
     check_geo();
     check_rows();
+    check_crowded();
     check_tcp(&ground);
     check_refusals(&ground);
     check_replica();
