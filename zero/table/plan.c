@@ -44,6 +44,9 @@ static zr_result check_options(const struct zr_table_options *options)
     if ((unsigned)options->full > ZR_TABLE_DROP)
         return zr_fail(ZR_ERR_INVALID, "table %s: %d is not a value of enum zr_table_full", name,
                        (int)options->full);
+    if (options->full == ZR_TABLE_DROP && options->rows_limit < ZR_TABLE_SLOTS_MIN)
+        return zr_fail(ZR_ERR_INVALID, "table %s: a table that drops rows has a rows_limit of at least %d",
+                       name, ZR_TABLE_SLOTS_MIN);
     if (options->batch_max > ZR_TABLE_BATCH_MAX)
         return zr_fail(ZR_ERR_INVALID, "table %s: batch_max is %zu; give at most %d", name,
                        options->batch_max, ZR_TABLE_BATCH_MAX);

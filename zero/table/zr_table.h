@@ -55,7 +55,7 @@ enum zr_table_optimizer {
 /* A new row when no memory is left and the table has no file. */
 enum zr_table_full {
     ZR_TABLE_REFUSE = 0, /* ZR_ERR_MEMORY */
-    ZR_TABLE_DROP        /* the least-used row is dropped */
+    ZR_TABLE_DROP        /* the least-used row is dropped; rows_limit is at least ZR_TABLE_SLOTS_MIN */
 };
 
 enum {

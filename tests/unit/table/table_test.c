@@ -277,10 +277,10 @@ static void test_plan(void)
 
 static void test_refusals(void)
 {
-    struct zr_table_options good = table_options(arena), bad[12];
+    struct zr_table_options good = table_options(arena), bad[13];
     zr_table *table;
     unsigned n = 0;
-    for (unsigned i = 0; i < 12; i++)
+    for (unsigned i = 0; i < 13; i++)
         bad[i] = good;
     bad[n++].name = NULL;
     bad[n++].name = "a b";
@@ -292,6 +292,8 @@ static void test_refusals(void)
     bad[n].optimizer = ZR_TABLE_ADAM;
     bad[n++].beta2 = 1;
     bad[n++].rows_limit = 0;
+    bad[n].full = ZR_TABLE_DROP;
+    bad[n++].rows_limit = ZR_TABLE_SLOTS_MIN - 1;
     bad[n++].init_range = -1;
     bad[n++].file.align_bytes = 3000;
     bad[n++].memory = (void *)1;
