@@ -1,7 +1,7 @@
 /* optimizer.h: the optimizers as a table: the numbers that each one takes, the state that it keeps beside the
  * masters, what it needs of tensors and ranks, and its update. A new optimizer is a value of enum
  * zr_optimizer_kind with its name in ZR_OPTIMIZER_NAMES, a row of optimizer.c and, if need be, a kernel:
- * checks, options, help, refusals, reports and tests read the row. Private to engine/, checkpoint/ and
+ * checks, options, help, refusals, reports and tests read the row. Private to engine/, checkpoint/, ps/ and
  * train/. */
 #ifndef ZR_ENGINE_OPTIMIZER_H
 #define ZR_ENGINE_OPTIMIZER_H
