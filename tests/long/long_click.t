@@ -39,7 +39,7 @@ def check_timings(one):
 
 
 def check_limits():
-    for seed in "123":
+    for seed in "12":
         one = train("--seed", seed)
         for where in ([], SERVERS):
             run = train("--seed", seed, "--memory-limit", "32MiB", "--file", path("."), *where)
@@ -50,11 +50,11 @@ def check_limits():
 def check_slow():
     """Workers sleep for most of a step, one for ten times as long."""
     for timing, waits in (("sync", True), ("ssp:2", True), ("half-async", True), ("async", False), ("geo:5", False)):
-        steps = train("--ps", timing, *SERVERS, "--sleep-ms", "20", "--slow", "2:10", samples=12800)["steps"]
+        steps = train("--ps", timing, *SERVERS, "--sleep-ms", "20", "--slow", "2:10", samples=6400)["steps"]
         if waits:
-            same(steps, [50] * WORKERS, f"{timing}: all workers make as many steps")
+            same(steps, [25] * WORKERS, f"{timing}: all workers make as many steps")
         else:
-            ok(sum(steps) == 200 and steps[2] < 25, f"{timing}: the others make the steps of the slow worker: {steps}")
+            ok(sum(steps) == 100 and steps[2] < 13, f"{timing}: the others make the steps of the slow worker: {steps}")
 
 
 def main():
