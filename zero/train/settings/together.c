@@ -252,6 +252,9 @@ static const char *redundancy_conflict(const struct zr_train_config *config)
     return config->redundancy < 2 ? NULL
            : config->max_restarts == 0
                ? "--redundancy 2 requires --max-restarts N: the copies are for ranks that are replaced"
+           : config->comm == ZR_TRAIN_COMM_PS
+               ? "--redundancy 2 cannot be combined with --comm ps, whose servers keep the state; leave it out, or give "
+                 "--replicas 1, which copies servers"
            : zr_mesh_shards(zr_train_mesh(config)) < 2
                ? "--redundancy 2 requires at least two ranks that divide the state of the same part of the "
                  "model, as the copy of a rank's state is on another one; give more --ranks"
