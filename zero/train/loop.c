@@ -956,9 +956,10 @@ static zr_result run(struct loop *loop, struct zr_local_world *local, unsigned r
             return result;
         if (zr_local_restarts(local) == 0)
             say_products(loop);
-        if (zr_local_restarts(local) == 0 && zr_train_replaces_ranks(config) && zr_rank_kept_words(config))
+        const char *words = zr_rank_kept_words(config);
+        if (zr_local_restarts(local) == 0 && words && words[0])
             zr_say("--%s: %s, so a restart continues from the last save",
-                   config->max_restarts > 0 ? "max-restarts" : "elastic", zr_rank_kept_words(config));
+                   config->max_restarts > 0 ? "max-restarts" : "elastic", words);
         if (zr_local_restarts(local) > 0 && loop->rank.keep && !continues && !moves)
             zr_say(
                 "kept memory%s has no step to which all ranks can return; the run continues after step %" PRIu64,
@@ -968,7 +969,8 @@ static zr_result run(struct loop *loop, struct zr_local_world *local, unsigned r
             zr_say("step %" PRIu64 " begins with %u data replica%s, %.2f s after the steps stopped", done + 1,
                    zr_train_data_ranks(config), zr_train_data_ranks(config) == 1 ? "" : "s",
                    (double)zr_local_restart_ns(local) * 1e-9);
-        else if (!moves && zr_local_restarts(local) > 0 && done < config->steps && !changes_size(loop, done))
+        else if (!moves && zr_local_restart_ns(local) > 0 && done < config->steps &&
+                 !changes_size(loop, done))
             zr_say("step %" PRIu64 " begins %.2f s after the loss of a rank", done + 1,
                    (double)zr_local_restart_ns(local) * 1e-9);
         zr_progress_start(&loop->progress, done, config->steps);
