@@ -44,6 +44,9 @@ struct launcher {
     struct zr_local_world *local; /* part->control.local */
     unsigned alive;               /* forked ranks that have not been reaped */
     bool process;                 /* ranks are threads, and their process has not been reaped */
+    /* Copies, because the launcher of rank 0 may have given the control block back: */
+    unsigned world;
+    pid_t pids[ZR_MAX_WORLD];
     bool running[ZR_MAX_WORLD];
 
     struct zr_kept_holder holder; /* of the ranks' kept memory */
@@ -130,9 +133,9 @@ static void end_by_request(struct launcher *launcher, const char *why)
 
 static void kill_ranks(struct launcher *launcher)
 {
-    for (unsigned r = 0; r < launcher->local->world; r++)
+    for (unsigned r = 0; r < launcher->world; r++)
         if (launcher->running[r])
-            kill((pid_t)atomic_load(&launcher->local->ranks[r].pid), SIGKILL);
+            kill(launcher->pids[r], SIGKILL);
     for (unsigned i = 0; i < launcher->replicas.left_count; i++)
         kill(launcher->replicas.left[i], SIGKILL);
     launcher->killed = true;
@@ -167,7 +170,7 @@ static bool may_stay(struct launcher *launcher)
     /* The first status is that of the step that follows the last restart. */
     if (atomic_load(&launcher->local->ranks[0].statuses) > 1)
         launcher->stalled = 0;
-    return launcher->options->replicas.by_events && launcher->stalled++ < launcher->local->world;
+    return launcher->options->replicas.by_events && launcher->stalled++ < launcher->world;
 }
 
 /* Begins a restart, unless none is left. A rank that dies during a restart belongs to it. `rank` was killed;
@@ -273,8 +276,7 @@ static void reap_threads(struct launcher *launcher)
         else if (launcher->running[r] && is_more_specific(launcher, code) && !launcher->forced)
             rank_failed(launcher, r, code);
     }
-    if (!launcher->process ||
-        waitpid((pid_t)atomic_load(&launcher->local->ranks[first].pid), &status, WNOHANG) <= 0)
+    if (!launcher->process || waitpid(launcher->pids[first], &status, WNOHANG) <= 0)
         return;
     const uint32_t faulting = atomic_load(&launcher->local->faulting);
     launcher->process = false;
@@ -292,9 +294,8 @@ static void reap(struct launcher *launcher)
         reap_threads(launcher);
         return;
     }
-    for (unsigned r = 0; r < launcher->local->world; r++)
-        if (launcher->running[r] &&
-            waitpid((pid_t)atomic_load(&launcher->local->ranks[r].pid), &status, WNOHANG) > 0)
+    for (unsigned r = 0; r < launcher->world; r++)
+        if (launcher->running[r] && waitpid(launcher->pids[r], &status, WNOHANG) > 0)
             rank_ended(launcher, r, status);
     struct zr_replicas *replicas = &launcher->replicas;
     for (unsigned i = 0; i < replicas->left_count; i++)
@@ -343,7 +344,7 @@ static void take_signal(struct launcher *launcher, int signal_number)
 /* Whether all ranks of the run have ended, including those of other launchers. */
 static bool all_ended(const struct launcher *launcher)
 {
-    for (unsigned r = 0; r < launcher->local->world; r++)
+    for (unsigned r = 0; r < launcher->world; r++)
         if (!atomic_load(&launcher->local->ranks[r].ended))
             return false;
     return true;
@@ -359,7 +360,7 @@ static bool has_deadline(const struct launcher *launcher)
 static bool any_busy(const struct launcher *launcher)
 {
     const struct zr_local_rank *ranks = launcher->local->ranks;
-    for (unsigned r = 0; r < launcher->local->world; r++)
+    for (unsigned r = 0; r < launcher->world; r++)
         if (!atomic_load(&ranks[r].ended) && atomic_load(&ranks[r].busy))
             return true;
     return false;
@@ -371,7 +372,7 @@ static void note_progress(struct launcher *launcher)
     const struct zr_local_world *local = launcher->local;
     uint32_t heartbeats = 0, statuses = atomic_load_explicit(&local->ranks[0].statuses, memory_order_relaxed);
     bool excused = any_busy(launcher);
-    for (unsigned r = 0; r < launcher->local->world; r++)
+    for (unsigned r = 0; r < launcher->world; r++)
         heartbeats += atomic_load_explicit(&local->ranks[r].heartbeats, memory_order_relaxed);
     if (heartbeats == launcher->heartbeats && !excused)
         return;
@@ -554,6 +555,7 @@ static zr_result fork_ranks(struct launcher *launcher)
             return zr_fail(ZR_ERR_HOST_MEMORY,
                            "cannot fork rank %u: raise `ulimit -u` or the cgroup's pids.max", r);
         atomic_store(&launcher->local->ranks[r].pid, (int32_t)pid);
+        launcher->pids[r] = pid;
         launcher->running[r] = true;
         launcher->process = threads > 0;
         launcher->alive++;
@@ -570,12 +572,12 @@ static bool have_rejoined(struct launcher *launcher)
     bool late = launcher->now_ns >= launcher->rejoin_ns, all = launcher->replicas.left_count == 0;
     for (unsigned i = 0; late && i < launcher->replicas.left_count; i++)
         kill(launcher->replicas.left[i], SIGKILL);
-    for (unsigned r = 0; r < launcher->local->world; r++) {
+    for (unsigned r = 0; r < launcher->world; r++) {
         if (!launcher->running[r] || atomic_load(&local->ranks[r].rejoins) == launcher->restarts)
             continue;
         all = false;
         if (late)
-            kill((pid_t)atomic_load(&local->ranks[r].pid), SIGKILL);
+            kill(launcher->pids[r], SIGKILL);
     }
     return all;
 }
@@ -586,7 +588,7 @@ static void take_losses(struct launcher *launcher)
 {
     struct zr_local_world *local = launcher->local;
     char loss[ZR_LOCAL_REASON_BYTES];
-    for (unsigned r = 0; r < local->world && !launcher->restarting && !launcher->ending; r++) {
+    for (unsigned r = 0; r < launcher->world && !launcher->restarting && !launcher->ending; r++) {
         if (!launcher->running[r] || atomic_load(&local->ranks[r].rejoins) <= atomic_load(&local->restarts) ||
             atomic_load(&local->resizing)) /* set before `rejoins` */
             continue;
@@ -609,7 +611,9 @@ static void begin_resize(struct launcher *launcher)
 static void resize(struct launcher *launcher)
 {
     zr_replicas_change(&launcher->replicas, launcher->running);
-    launcher->part->count = launcher->local->world;
+    launcher->part->count = launcher->world = launcher->local->world;
+    for (unsigned r = 0; r < launcher->world; r++)
+        launcher->pids[r] = (pid_t)atomic_load(&launcher->local->ranks[r].pid);
     launcher->lost = false;
 }
 
@@ -707,13 +711,14 @@ static void print_failure(const struct launcher *launcher)
 {
     const struct zr_local_part *part = launcher->part;
     if (launcher->failure[0] && launcher->speaks && !atomic_load(&launcher->local->said) &&
-        (launcher->same_code < part->count || part->count < launcher->local->world))
+        (launcher->same_code < part->count || part->count < launcher->world))
         zr_local_log("%s; the run ends", launcher->failure);
 }
 
 int zr_local_watch_over(const struct zr_launch_options *options, struct zr_local_part *part)
 {
-    struct launcher launcher = {.options = options, .part = part, .local = part->control.local};
+    struct launcher launcher = {
+        .options = options, .part = part, .local = part->control.local, .world = options->world};
     launcher.now_ns = launcher.wake_ns = zr_os_now_ns();
     zr_kept_holder_init(&launcher.holder);
     hold_signals(&launcher);
