@@ -27,7 +27,7 @@ int zr_launch(const struct zr_launch_options *options, enum zr_comm_carrier carr
         result = zr_start_check(&start, (enum zr_start_carrier)carrier, launch.world, &launch.world);
     if (result == ZR_OK && carrier == ZR_CARRIER_TCP)
         result = zr_tcp_check(&start, launch.rendezvous != NULL);
-    const bool forks = carrier == ZR_CARRIER_LOCAL && start.kind == ZR_START_FORK;
+    const bool forks = result == ZR_OK && carrier == ZR_CARRIER_LOCAL && start.kind == ZR_START_FORK;
     if (result == ZR_OK && launch.threads && !forks)
         result =
             zr_fail(ZR_ERR_INVALID, "threads require ranks that are started here, with the local transport");
