@@ -197,7 +197,7 @@ static zr_result prepare_rendezvous(void)
 /* One rank, watched by this process. */
 static int watch_rank(const struct zr_launch_options *options, unsigned rank)
 {
-    struct zr_local_part part = {.first = rank, .count = 1};
+    struct zr_local_part part = {.first = rank, .count = 1, .memory = {-1, -1, -1, -1}};
     int code = EXIT_MEMORY;
     zr_local_sockets_clear(&part.sockets);
     if (zr_local_control_make(&part.control, options->world) == ZR_OK)
