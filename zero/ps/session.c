@@ -136,11 +136,11 @@ static const char *problem_of(const zr_ps_server *server, const struct zr_ps_fra
     const bool worker = frame->worker < t->workers;
     uint64_t clock = worker ? atomic_load(&t->members[frame->worker].clock) : 0;
     if (frame->kind == ZR_PS_LEAVE && frame->number >= t->workers)
-        return "there is no such worker";
+        return "no worker has this number";
     if ((frame->kind == ZR_PS_PUSH || frame->kind == ZR_PS_END_STEP) && !worker)
         return "an observer neither pushes nor ends steps";
     if (frame->kind == ZR_PS_VERSION_OF && frame->number >= t->tables)
-        return "there is no such table";
+        return "no table has this number";
     if (worker && changes(frame->kind) && frame->kind != ZR_PS_LEAVE &&
         atomic_load(&t->members[frame->worker].left))
         return "the worker has left the run";
@@ -201,7 +201,7 @@ static zr_result carry_out(zr_ps_server *server, struct zr_ps_session *session, 
             return ZR_OK;
         }
         if (session->worker == ZR_PS_PRIMARY)
-            reply_bytes = 0; /* the replica notes who has pulled what */
+            reply_bytes = 0; /* the replica notes the pull */
     }
     if (result != ZR_OK)
         return result;

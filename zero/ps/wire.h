@@ -17,7 +17,8 @@
  * the same worker ends its earlier connection.
  *
  * Sequence numbers of a worker rise by 1 with each request. A server applies a FILL, PUSH, END_STEP or LEAVE
- * only if its number is above that of the last such request of the worker, and answers as before otherwise.
+ * only if its number is above that of the worker's last request of this kind, and answers as before
+ * otherwise.
  *
  * A server that holds a request back, until the timing allows it, sends a reply of kind HELD every second.
  *

@@ -152,7 +152,7 @@ static zr_result check_item(const struct zr_ps_worker *worker, const struct zr_p
 {
     const struct zr_ps_item *item = &batch->items[i];
     if (item->table >= worker->setup.options.tables_count)
-        return refuse_item(i, "there is no such table");
+        return refuse_item(i, "no table has this number");
     const struct zr_ps_entry *entry = &worker->setup.entries[item->table];
     const size_t elements = entry->table.elements;
     if ((entry->width > 0) != (item->ids != NULL))

@@ -9,7 +9,7 @@
  * Steps. A worker's step is: pulls, then pushes, then zr_ps_end_step(). The number of steps that a worker has
  * ended is its clock. A push has the whole of a dense table. With sync and ssp a worker pushes a table at
  * most once in a step. A dense table may have more pushes in a step (zr_ps_table.pushes): then every worker
- * makes all of them in every step, and all workers push such tables in the same order.
+ * makes all of them in every step, and all workers push these tables in the same order.
  *
  *   sync        Gradients of a step are added in the order of workers, divided by the number of workers that
  *               pushed, and applied in one update, with the bits of stage 0 of the engine. A pull in step c

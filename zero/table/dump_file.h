@@ -37,8 +37,8 @@ struct zr_table_dump_file {
 /* Shape and numbers are set: computes offsets and gives each tensor a piece of the table's. */
 void zr_table_dump_lay_out(struct zr_table_dump_file *dump, const zr_table *table);
 zr_result zr_table_dump_write_header(struct zr_table_dump_file *dump);
-/* Opens a file, sets numbers and offsets. ZR_ERR_FORMAT: not a dump of such a table. On failure the file is
- * closed. */
+/* Opens a file, sets numbers and offsets. ZR_ERR_FORMAT: not a dump of a table like this one. On failure the
+ * file is closed. */
 zr_result zr_table_dump_open(struct zr_table_dump_file *dump, const zr_table *table, const char *path);
 
 /* Appends bytes to a tensor / writes its last piece. */

@@ -206,8 +206,8 @@ struct zr_table_apply {
  * to any table with the same name, width and optimizer; the whole tables of several servers may follow each
  * other, for any number of new servers. Other dumps require `since` at or below applied_until, and its
  * `until` above; all dumps of one table, applied in order, give its rows. The caller repeats the call if the
- * process dies meanwhile. ZR_ERR_FORMAT: not a dump of such a table, or damaged. ZR_ERR_INVALID: a dump
- * between is missing. ZR_ERR_MEMORY, ZR_ERR_IO: as for a pull; some rows may have been replaced. */
+ * process dies meanwhile. ZR_ERR_FORMAT: not a dump of a table like this one, or damaged. ZR_ERR_INVALID: a
+ * dump between is missing. ZR_ERR_MEMORY, ZR_ERR_IO: as for a pull; some rows may have been replaced. */
 ZR_API zr_result zr_table_apply(zr_table *table, const struct zr_table_apply *apply);
 
 #ifdef __cplusplus
