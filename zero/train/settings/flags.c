@@ -216,7 +216,7 @@ const struct zr_flag zr_flags[] = {
     COUNT("max-restarts", memory, max_restarts, "0", 0, 1000000,
           "killed ranks that are replaced while the run continues"),
     REAL("rejoin-within", memory, rejoin_within, "60", 0.1, 86400,
-         "--comm tcp: seconds to wait for lost ranks and cut links, with --max-restarts"),
+         "--comm tcp: seconds to wait for lost ranks and cut links"),
     COUNT("redundancy", memory, redundancy, "1", 1, 2,
           "2: copy each rank's state to another rank, for --max-restarts"),
     TEXT("resize", memory, "STEP:N,..", resize,
