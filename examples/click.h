@@ -143,7 +143,7 @@ zr_result click_store_report(click_store *store, struct zr_ps_state *out); /* of
 zr_result click_store_leave(click_store *store);
 zr_result click_store_tiers(click_store *store, struct click_tiers *out); /* with 0 servers */
 
-/* Runs server `number`. Returns after all workers have left. */
+/* Runs server `number`. Returns once every worker has left. */
 zr_result click_serve(const struct click_run *run, struct click_model *model,
                       const struct click_memory *memory, unsigned number, struct click_tiers *out);
 

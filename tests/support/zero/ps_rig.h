@@ -154,7 +154,7 @@ static inline void ps_run_stop(struct ps_run *run, unsigned server)
     run->servers[server] = NULL;
 }
 
-/* Waits for the servers, after all workers have left; false: one failed or leaked. */
+/* Waits for the servers, once every worker has left; false: one failed or leaked. */
 static inline bool ps_run_end(struct ps_run *run)
 {
     bool good = true;

@@ -44,7 +44,7 @@ static zr_result open_host_memory(struct zr_rank *rank, size_t reserve_bytes)
     if (result == ZR_OK)
         result = zr_heap_start(rank->host_arena);
     rank->heap_started = result == ZR_OK;
-    /* Threads share the heap of the first one, which stops it after all have parted. */
+    /* Threads share the heap of the first one, which stops it once every thread has parted. */
     return result == ZR_ERR_INVALID && zr_local_are_threads(rank->local) ? ZR_OK : result;
 }
 
