@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -30,7 +31,8 @@ struct click_shared {
         double seconds, auc;
     } points[CLICK_POINTS_MAX];
     struct zr_ps_state state;
-    unsigned steps[ZR_PS_WORKERS_MAX]; /* of each worker */
+    unsigned steps[ZR_PS_WORKERS_MAX];        /* of each worker */
+    double sleep_shares[ZR_PS_WORKERS_MAX];   /* of the time that its steps took */
     struct click_tiers tiers[ZR_PS_SERVERS_MAX];
 };
 
@@ -54,6 +56,13 @@ static uint64_t now_ns(void)
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
     return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
+}
+
+static uint64_t resident_peak(void)
+{
+    struct rusage usage = {0};
+    getrusage(RUSAGE_SELF, &usage);
+    return (uint64_t)usage.ru_maxrss * 1024;
 }
 
 static void wait_for(sem_t *posts)
@@ -226,6 +235,7 @@ static zr_result run_alone(struct process *process, const struct click_options *
     options->shared->end_ns = trained_ns;
     options->shared->steps[0] = (unsigned)options->steps;
     TRY(click_store_tiers(process->store, &options->shared->tiers[0]));
+    options->shared->tiers[0].resident_peak = resident_peak();
     return evaluate(process, true, &options->shared->truth);
 }
 
@@ -252,14 +262,20 @@ static zr_result run_worker(struct process *process, const struct click_options 
     struct click_shared *shared = options->shared;
     double sleep_s = options->sleep_ms / 1e3 * (number == options->slow_worker ? options->slow_factor : 1);
     const struct timespec rest = {(time_t)sleep_s, (long)((sleep_s - (double)(time_t)sleep_s) * 1e9)};
+    uint64_t slept_ns = 0;
     TRY(open_process(process, options, options->run.batch));
     TRY(open_worker(process, number, 1));
+    const uint64_t begin_ns = now_ns();
     for (uint64_t round = 0, first; (first = next_round(options, number, round)) != UINT64_MAX; round++)
         for (unsigned step = 0; step < round_steps(&options->run); step++) {
             TRY(train_step(process, first, step));
+            const uint64_t stepped_ns = now_ns();
             if (sleep_s > 0)
                 nanosleep(&rest, NULL);
-            shared->end_ns = now_ns();
+            const uint64_t end_ns = now_ns();
+            slept_ns += sleep_s > 0 ? end_ns - stepped_ns : 0;
+            shared->sleep_shares[number] = (double)slept_ns / (double)(end_ns - begin_ns);
+            shared->end_ns = end_ns;
             shared->steps[number]++;
             sem_post(&shared->stepped);
         }
@@ -292,8 +308,10 @@ static zr_result run_observer(struct process *process, const struct click_option
 static zr_result run_server(struct process *process, const struct click_options *options, unsigned number)
 {
     TRY(open_process(process, options, 1));
-    return click_serve(&options->run, &process->model, &process->memory, number,
-                       &options->shared->tiers[number]);
+    TRY(click_serve(&options->run, &process->model, &process->memory, number,
+                    &options->shared->tiers[number]));
+    options->shared->tiers[number].resident_peak = resident_peak();
+    return ZR_OK;
 }
 
 static int rank_main(struct zr_local_world *local, unsigned rank, void *argument)
@@ -358,17 +376,42 @@ static void report_json(const struct click_options *options, double rate)
     printf("], \"steps\": [");
     for (unsigned i = 0; i < options->run.workers; i++)
         printf("%s%u", i ? ", " : "", shared->steps[i]);
+    printf("], \"sleep_shares\": [");
+    for (unsigned i = 0; i < options->run.workers; i++)
+        printf("%s%.3f", i ? ", " : "", shared->sleep_shares[i]);
     printf("], \"tiers\": [");
     for (unsigned i = 0; i == 0 || i < options->run.servers; i++) {
         const struct click_tiers *tiers = &shared->tiers[i];
         printf(
             "%s{\"memory_planned_bytes\": %llu, \"memory_measured_bytes\": %llu, \"file_planned_bytes\": %llu, "
-            "\"rows\": %llu, \"rows_in_memory\": %llu}",
+            "\"rows\": %llu, \"rows_in_memory\": %llu, \"file_measured_bytes\": %llu, \"file_read_bytes\": %llu, "
+            "\"file_written_bytes\": %llu, \"file_changed_bytes\": %llu, \"file_wait_seconds\": %.3f, "
+            "\"resident_peak_bytes\": %llu}",
             i ? ", " : "", (unsigned long long)tiers->memory_planned,
             (unsigned long long)tiers->memory_measured, (unsigned long long)tiers->file_planned,
-            (unsigned long long)tiers->rows_count, (unsigned long long)tiers->slots_used_count);
+            (unsigned long long)tiers->rows_count, (unsigned long long)tiers->slots_used_count,
+            (unsigned long long)tiers->file_measured, (unsigned long long)tiers->file_read,
+            (unsigned long long)tiers->file_written, (unsigned long long)tiers->file_changed,
+            (double)tiers->file_wait_ns / 1e9, (unsigned long long)tiers->resident_peak);
     }
     puts("]}");
+}
+
+static void report_tiers(const struct click_tiers *tiers)
+{
+    printf("memory %.1f MiB planned, %.1f MiB measured; file %.1f MiB planned",
+           (double)tiers->memory_planned / 0x1p20, (double)tiers->memory_measured / 0x1p20,
+           (double)tiers->file_planned / 0x1p20);
+    if (tiers->file_measured > 0)
+        printf(", %.1f MiB measured", (double)tiers->file_measured / 0x1p20);
+    if (tiers->rows_count > 0)
+        printf("; %llu of %llu rows in memory", (unsigned long long)tiers->slots_used_count,
+               (unsigned long long)tiers->rows_count);
+    printf("\nresident at most %.1f MiB\n", (double)tiers->resident_peak / 0x1p20);
+    if (tiers->file_measured > 0)
+        printf("file: %.1f MiB read, %.1f MiB written for %.1f MiB of changed rows, %.1f s of waiting\n",
+               (double)tiers->file_read / 0x1p20, (double)tiers->file_written / 0x1p20,
+               (double)tiers->file_changed / 0x1p20, (double)tiers->file_wait_ns / 1e9);
 }
 
 static void report(const struct click_options *options)
@@ -385,16 +428,14 @@ static void report(const struct click_options *options)
         at++;
     if (options->target > 0 && at <= last)
         printf("AUC %.3f after %.2f s\n", options->target, at->seconds);
-    for (unsigned i = 0; i == 0 || i < options->run.servers; i++) {
-        const struct click_tiers *tiers = &shared->tiers[i];
-        printf("memory %.1f MiB planned, %.1f MiB measured; file %.1f MiB planned",
-               (double)tiers->memory_planned / 0x1p20, (double)tiers->memory_measured / 0x1p20,
-               (double)tiers->file_planned / 0x1p20);
-        if (tiers->rows_count > 0)
-            printf("; %llu of %llu rows in memory", (unsigned long long)tiers->slots_used_count,
-                   (unsigned long long)tiers->rows_count);
+    if (options->sleep_ms > 0) {
+        printf("sleep of each worker's time:");
+        for (unsigned i = 0; i < options->run.workers; i++)
+            printf(" %.1f %%", 100 * shared->sleep_shares[i]);
         puts("");
     }
+    for (unsigned i = 0; i == 0 || i < options->run.servers; i++)
+        report_tiers(&shared->tiers[i]);
 }
 
 /* ---- Command line -------------------------------------------------------------------------------------- */

@@ -64,7 +64,10 @@ double click_auc(struct click_score *scores, size_t count);
  *     logit = wide n + sum v0 + (|sum v|^2 - sum |v|^2) / 2 + top relu(relu(x w1 + b1) w2 + b2)
  * A value of a field has a row: its weight v0 and its vector v. x is the rows of all fields and n, the
  * logarithms of the numbers and a constant 1. */
-enum { CLICK_WIDTH = 16, CLICK_HIDDEN = 64, CLICK_TOP = 32, CLICK_ROWS = CLICK_CATEGORIES * CLICK_WIDTH };
+#ifndef CLICK_WIDTH
+#define CLICK_WIDTH 16 /* floats of a row; more with -DCLICK_WIDTH=64 */
+#endif
+enum { CLICK_HIDDEN = 64, CLICK_TOP = 32, CLICK_ROWS = CLICK_CATEGORIES * CLICK_WIDTH };
 struct click_dense {
     float w1[CLICK_ROWS + CLICK_WIDTH][CLICK_HIDDEN], b1[CLICK_HIDDEN], w2[CLICK_HIDDEN][CLICK_TOP],
         b2[CLICK_TOP], top[CLICK_TOP], wide[CLICK_WIDTH];
@@ -113,7 +116,10 @@ struct click_run {
 /* Bytes of the parameters and their optimizer state in a process, by tier. */
 struct click_tiers {
     uint64_t memory_planned, memory_measured, file_planned;
-    uint64_t rows_count, slots_used_count; /* rows; rows in memory. 0 of a server */
+    /* 0 of a server: rows; rows in memory; of the file: its size, transfers, and rows that changed in memory
+     * and moved to it */
+    uint64_t rows_count, slots_used_count, file_measured, file_read, file_written, file_changed, file_wait_ns;
+    uint64_t resident_peak; /* of the process, with all else that it has */
 };
 
 struct click_memory {

@@ -337,7 +337,15 @@ zr_result click_store_tiers(click_store *store, struct click_tiers *out)
     const struct zr_table_options rows = table_options(store->run, 1, store->memory.tables);
     struct zr_table_status status;
     zr_table_get_status(store->table, &status);
-    *out = (struct click_tiers){.rows_count = status.rows_count, .slots_used_count = status.slots_used_count};
+    *out = (struct click_tiers){.rows_count = status.rows_count,
+                                .slots_used_count = status.slots_used_count,
+                                .file_measured = status.file_bytes,
+                                .file_read = status.file_read_bytes,
+                                .file_written = status.file_written_bytes,
+                                .file_wait_ns = status.file_wait_ns};
+    struct zr_table_plan shape;
+    TRY(zr_table_plan(&rows, &shape));
+    out->file_changed = status.stored_count * shape.row_bytes;
     TRY(plan(&rows, out));
     return measure(store->memory.tables, out);
 }

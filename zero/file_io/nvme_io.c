@@ -8,6 +8,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "alloc/base/error.h"
@@ -515,6 +516,8 @@ zr_result zr_nvme_close(zr_nvme_io *io)
 
 void zr_nvme_get_report(zr_nvme_io *io, struct zr_nvme_report *out)
 {
+    struct stat status;
+    uint64_t file_bytes = fstat(io->file.fd, &status) == 0 ? (uint64_t)status.st_blocks * 512 : 0;
     pthread_mutex_lock(&io->lock);
     *out = (struct zr_nvme_report){
         .ring = io->ring_used,
@@ -529,6 +532,7 @@ void zr_nvme_get_report(zr_nvme_io *io, struct zr_nvme_report *out)
         .read_bytes = io->moved_bytes[0],
         .written_bytes = io->moved_bytes[1],
         .continued_count = io->continued_count,
+        .file_bytes = file_bytes,
         .waited_ns = io->waited_ns,
         .waited_behind_ns = io->waited_behind_ns,
     };

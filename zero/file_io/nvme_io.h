@@ -112,6 +112,7 @@ struct zr_nvme_report {
     /* Since the start, without the measurement. */
     uint64_t read_bytes, written_bytes;
     uint64_t continued_count; /* short transfers that were continued */
+    uint64_t file_bytes;      /* of the file system for the file; 0: not known */
     /* Waits in zr_nvme_wait(), zr_nvme_synchronize() and starts of operations, by the thread that opened the
      * file and by other threads. */
     uint64_t waited_ns, waited_behind_ns;

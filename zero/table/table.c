@@ -363,5 +363,6 @@ void zr_table_get_status(zr_table *table, struct zr_table_status *out)
     out->interrupted_sequence = begun > out->sequence ? begun : 0;
     out->dumpable_since = zr_table_load(&head->dumpable_since);
     out->applied_until = zr_table_load(&head->applied_until);
+    zr_table_tier_report(table, out);
     pthread_mutex_unlock(&table->lock);
 }

@@ -201,6 +201,7 @@ void zr_table_redo(zr_table *table);
 
 zr_result zr_table_tier_open(zr_table *table, const struct zr_table_options *options);
 void zr_table_tier_close(zr_table *table);
+void zr_table_tier_report(const zr_table *table, struct zr_table_status *out);
 /* Writes rows in memory, rising and different. */
 zr_result zr_table_tier_write(zr_table *table, const uint32_t *rows, size_t count);
 /* Passes the contents of rows in the file, rising and different, to a function. */

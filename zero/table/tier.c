@@ -55,6 +55,18 @@ void zr_table_tier_close(zr_table *table)
     zr_drop(table->arena, &table->staging);
 }
 
+void zr_table_tier_report(const zr_table *table, struct zr_table_status *out)
+{
+    struct zr_nvme_report report;
+    if (!table->io)
+        return;
+    zr_nvme_get_report(table->io, &report);
+    out->file_bytes = report.file_bytes;
+    out->file_read_bytes = report.read_bytes;
+    out->file_written_bytes = report.written_bytes;
+    out->file_wait_ns = report.waited_ns + report.waited_behind_ns;
+}
+
 /* A range of rows whose records are in at most ZR_TABLE_STAGING_BLOCKS blocks. */
 struct blocks {
     const uint32_t *rows;

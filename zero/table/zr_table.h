@@ -180,6 +180,8 @@ struct zr_table_status {
     uint64_t made_count;                 /* rows */
     uint64_t loaded_count, stored_count; /* rows from and to the file */
     uint64_t lost_count;                 /* rows dropped because the table was full */
+    /* Of the file: its size / transferred / the time that calls waited for it. */
+    uint64_t file_bytes, file_read_bytes, file_written_bytes, file_wait_ns;
 };
 ZR_API void zr_table_get_status(zr_table *table, struct zr_table_status *out);
 
