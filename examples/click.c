@@ -31,8 +31,8 @@ struct click_shared {
         double seconds, auc;
     } points[CLICK_POINTS_MAX];
     struct zr_ps_state state;
-    unsigned steps[ZR_PS_WORKERS_MAX];        /* of each worker */
-    double sleep_shares[ZR_PS_WORKERS_MAX];   /* of the time that its steps took */
+    unsigned steps[ZR_PS_WORKERS_MAX];      /* of each worker */
+    double sleep_shares[ZR_PS_WORKERS_MAX]; /* of the time that its steps took */
     struct click_tiers tiers[ZR_PS_SERVERS_MAX];
 };
 

@@ -82,24 +82,24 @@ static int create_and_unlink(const char *folder)
     return -1;
 }
 
-static int open_named(const char *folder, const char *name)
+static int open_named(const char *folder, struct zr_nvme_name name)
 {
     char path[4096];
-    int length = snprintf(path, sizeof path, "%s/%s", folder, name);
+    int length = snprintf(path, sizeof path, "%s/%s", folder, name.name);
     if (length < 0 || (size_t)length >= sizeof path) {
         errno = ENAMETOOLONG;
         return -1;
     }
-    return zr_open(path, O_RDWR | O_CREAT | O_NOFOLLOW, 0600);
+    return zr_open(path, O_RDWR | (name.exists ? 0 : O_CREAT) | O_NOFOLLOW, 0600);
 }
 
-static int open_in(struct zr_nvme_file *file, const char *path, const char *name)
+static int open_in(struct zr_nvme_file *file, const char *path, struct zr_nvme_name name)
 {
     if (zr_fault(ZR_FAULT_OPEN)) {
         errno = EACCES;
         return -1;
     }
-    if (name)
+    if (name.name)
         return open_named(path, name);
     int fd = zr_open(path, O_RDWR | O_TMPFILE | O_EXCL, 0600);
     file->nameless = fd >= 0;
@@ -133,7 +133,8 @@ static size_t find_align(int fd, bool *out_direct)
     return align_bytes;
 }
 
-zr_result zr_nvme_file_create(struct zr_nvme_file *out, const struct zr_nvme_folder *folder, const char *name)
+zr_result zr_nvme_file_create(struct zr_nvme_file *out, const struct zr_nvme_folder *folder,
+                              struct zr_nvme_name name)
 {
     zr_result result = ZR_OK;
     struct statfs system;
@@ -145,6 +146,11 @@ zr_result zr_nvme_file_create(struct zr_nvme_file *out, const struct zr_nvme_fol
     snprintf(out->folder, sizeof out->folder, "%s%s", length < sizeof out->folder ? "" : "...",
              length < sizeof out->folder ? folder->path : folder->path + length - (sizeof out->folder - 4));
     out->fd = open_in(out, folder->path, name);
+    if (out->fd < 0 && name.exists && errno == ENOENT)
+        return zr_fail(
+            ZR_ERR_IO,
+            "cannot open the file '%s' in '%s': it is missing (bring it back, or start again without it)",
+            name.name, out->folder);
     if (out->fd < 0)
         return zr_nvme_file_fail(out, "create", errno);
     if (fstatfs(out->fd, &system) != 0) {
@@ -226,7 +232,7 @@ zr_result zr_nvme_probe_folder(const struct zr_nvme_folder *folder, struct zr_nv
     struct statfs system;
     if (!folder || !out)
         return zr_fail(ZR_ERR_INVALID, "zr_nvme_probe_folder(): folder or out is NULL");
-    zr_result result = zr_nvme_file_create(&file, folder, NULL);
+    zr_result result = zr_nvme_file_create(&file, folder, (struct zr_nvme_name){0});
     if (result != ZR_OK)
         return result;
     if (fstatfs(file.fd, &system) != 0)

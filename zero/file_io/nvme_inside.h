@@ -84,8 +84,12 @@ struct zr_nvme_io {
 
 /* nvme_file.c */
 /* name NULL: a file without a name. */
+struct zr_nvme_name {
+    const char *name;
+    bool exists; /* else the file is created if it is missing */
+};
 zr_result zr_nvme_file_create(struct zr_nvme_file *out, const struct zr_nvme_folder *folder,
-                              const char *name);
+                              struct zr_nvme_name name);
 /* Checks free space and reserves it. */
 zr_result zr_nvme_file_reserve(struct zr_nvme_file *file, uint64_t bytes);
 /* Error message "cannot DOING the offload file in 'FOLDER': cause (fix)". */

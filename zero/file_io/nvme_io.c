@@ -473,7 +473,8 @@ zr_result zr_nvme_open(zr_nvme_io **out, const struct zr_nvme_options *options)
         (options->buffers_count > 0 && !options->buffers))
         return zr_fail(ZR_ERR_INVALID, "zr_nvme_open(): options require an arena, bytes and buffers");
     *out = NULL;
-    zr_result result = zr_nvme_file_create(&file, &options->folder, options->file_name);
+    zr_result result = zr_nvme_file_create(&file, &options->folder,
+                                           (struct zr_nvme_name){options->file_name, options->file_exists});
     if (result != ZR_OK)
         return result;
     result = check_options(options, file.align_bytes);

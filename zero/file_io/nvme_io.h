@@ -55,6 +55,7 @@ struct zr_nvme_options {
     /* Of a file in the folder that outlives the process, with the contents that an earlier one left; NULL: a
      * file without a name. */
     const char *file_name;
+    bool file_exists; /* the named file must be there; ZR_ERR_IO if it is missing */
     uint64_t file_bytes;
     zr_arena *host_arena;
     const struct zr_nvme_buffer

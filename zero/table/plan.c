@@ -10,6 +10,7 @@ enum {
     BLOCK_MAX = 65536,
     ROW_ALIGN = 32,
     FILE_RECORD = 16,
+    FILE_SPARE = 4, /* one free record for so many rows, beside those of rows in memory */
     SLOT_ARRAYS = 3
 };
 
@@ -141,7 +142,9 @@ static void lay_out_memory(struct zr_table_layout *out, uint64_t slots_count)
     out->prev = append(&bytes, shape->rows_limit, sizeof(uint32_t));
     out->index = append(&bytes, out->buckets_count, sizeof(uint64_t));
     out->free_slots = append(&bytes, slots_count, sizeof(uint32_t));
-    out->clean = append(&bytes, slots_count, sizeof(uint8_t));
+    out->records = append(&bytes, out->blocks_count > 0 ? slots_count : 0, sizeof(uint32_t));
+    out->taken = append(&bytes, (uint64_t)out->blocks_count * out->block_records, sizeof(uint8_t));
+    out->free_records = append(&bytes, out->blocks_count, sizeof(uint16_t));
     out->rows = append(&bytes, slots_count, shape->row_bytes);
     out->plan.memory_bytes = bytes;
     out->plan.slots_count = slots_count;
@@ -173,12 +176,16 @@ zr_result zr_table_lay_out(struct zr_table_layout *out, const struct zr_table_op
         size_t record_bytes = shape->row_bytes + FILE_RECORD;
         shape->block_bytes = record_bytes <= align ? align : round_up(record_bytes, align);
         plan->staging_bytes = ZR_TABLE_STAGING_BLOCKS * shape->block_bytes;
-        uint64_t per_block = shape->block_bytes / record_bytes;
-        plan->file_bytes = (shape->rows_limit + per_block - 1) / per_block * shape->block_bytes;
+        out->block_records = (uint32_t)(shape->block_bytes / record_bytes);
+        uint64_t records = shape->rows_limit + shape->rows_limit / FILE_SPARE;
+        if (records > ZR_TABLE_ROWS_MAX)
+            records = ZR_TABLE_ROWS_MAX;
+        out->blocks_count = (uint32_t)((records + out->block_records - 1) / out->block_records);
+        plan->file_bytes = out->blocks_count * shape->block_bytes;
     }
     lay_out_memory(out, 0);
     size_t fixed = total(plan) + SLOT_ARRAYS * ZR_TABLE_ALIGN;
-    size_t each = shape->row_bytes + sizeof(uint32_t) + sizeof(uint8_t);
+    size_t each = shape->row_bytes + sizeof(uint32_t) * (out->blocks_count > 0 ? 2 : 1);
     uint64_t slots = options->memory_limit_bytes > fixed ? (options->memory_limit_bytes - fixed) / each : 0;
     if (slots < ZR_TABLE_SLOTS_MIN)
         return zr_fail(

@@ -26,11 +26,12 @@ static void use(zr_table *table, uint32_t row)
     zr_table_list_add(table, ZR_TABLE_USED, row);
 }
 
-/* The values are in the next free slot. */
-static void settle(zr_table *table, uint32_t row, bool clean)
+/* The values are in the next free slot, and in a record of the file or in none. */
+static void settle(zr_table *table, uint32_t row, uint32_t record)
 {
     uint32_t slot = table->free_slots[--table->free_slots_count];
-    table->clean[slot] = clean;
+    if (table->records)
+        table->records[slot] = record;
     zr_table_set_place(table, row, slot);
     if (table->tracks_use)
         zr_table_list_add(table, ZR_TABLE_USED, row);
@@ -52,6 +53,7 @@ static void leave(zr_table *table, uint32_t row, uint32_t place)
 
 static void move_to(zr_table *table, uint32_t row, uint32_t place)
 {
+    zr_table_tier_release(table, row);
     if (zr_table_in_memory(table, row))
         leave(table, row, place);
     else
@@ -111,13 +113,12 @@ static zr_result move_to_file(zr_table *table, size_t count)
     size_t changed_count = 0;
     for (size_t i = 0; i < count; i++, row = table->prev[row]) {
         rows[i] = row;
-        if (!table->clean[table->places[row]])
+        if (table->records[table->places[row]] == ZR_TABLE_NONE)
             changed[changed_count++] = row;
     }
-    sort_different(changed, changed_count);
     zr_result result = zr_table_tier_write(table, changed, changed_count);
     for (size_t i = 0; i < count && result == ZR_OK; i++)
-        leave(table, rows[i], ZR_TABLE_FILE);
+        leave(table, rows[i], ZR_TABLE_FILE + table->records[table->places[rows[i]]]);
     table->status.stored_count += result == ZR_OK ? changed_count : 0;
     return result;
 }
@@ -209,7 +210,7 @@ static zr_result make(zr_table *table, uint64_t id, uint32_t dropped, uint32_t *
         zr_table_index_add(table, row);
     }
     zr_table_first_values(table, id, next_slot(table));
-    settle(table, row, false);
+    settle(table, row, ZR_TABLE_NONE);
     if (is_new)
         zr_table_store(table, &head->made_count, made_count + 1);
     table->status.rows_count++;
@@ -239,7 +240,7 @@ static zr_result take_row(void *state, uint32_t row, const char *contents)
 {
     zr_table *table = state;
     memcpy(next_slot(table), contents, table->layout.shape.row_bytes);
-    settle(table, row, true);
+    settle(table, row, table->places[row] - ZR_TABLE_FILE);
     table->status.loaded_count++;
     return ZR_OK;
 }

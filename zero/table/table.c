@@ -35,7 +35,11 @@ static void point_into_memory(zr_table *table, char *base)
     table->prev = (uint32_t *)(void *)(base + layout->prev);
     table->index = (uint64_t *)(void *)(base + layout->index);
     table->free_slots = (uint32_t *)(void *)(base + layout->free_slots);
-    table->clean = (uint8_t *)(base + layout->clean);
+    if (layout->blocks_count > 0) {
+        table->records = (uint32_t *)(void *)(base + layout->records);
+        table->taken = (uint8_t *)(base + layout->taken);
+        table->free_records = (uint16_t *)(void *)(base + layout->free_records);
+    }
     table->rows = base + layout->rows;
 }
 
@@ -112,6 +116,7 @@ static zr_result fill_empty(zr_table *table)
     memset((char *)head + sizeof head->magic, 0, sizeof *head - sizeof head->magic);
     head->shape = table->layout.shape;
     empty_lists(table);
+    zr_table_tier_clear(table);
     fill_free_slots(table);
     zr_table_store(table, &head->magic, ZR_TABLE_MAGIC);
     return ZR_OK;
@@ -181,6 +186,16 @@ static zr_result check_head(const zr_table *table)
     return ZR_OK;
 }
 
+/* Whether a slot or record that no row before has had. */
+static bool is_place(const zr_table *table, uint32_t place)
+{
+    const struct zr_table_layout *layout = &table->layout;
+    if (place < ZR_TABLE_FILE)
+        return place < layout->shape.slots_count && table->free_slots[place] == place;
+    uint64_t record = place - ZR_TABLE_FILE;
+    return record < (uint64_t)layout->blocks_count * layout->block_records && !table->taken[record];
+}
+
 /* Index, the list of unused rows, and counts. A free slot is marked by its own number in free_slots. */
 static zr_result index_rows(zr_table *table)
 {
@@ -197,15 +212,15 @@ static zr_result index_rows(zr_table *table)
         }
         if (zr_table_find(table, table->ids[row]) != ZR_TABLE_NONE)
             return fail_damaged(table, "two rows of id", table->ids[row]);
-        if (place == ZR_TABLE_FILE
-                ? table->layout.shape.block_bytes == 0
-                : place != ZR_TABLE_DROPPED && (place >= slots || table->free_slots[place] != place))
+        if (place != ZR_TABLE_DROPPED && !is_place(table, place))
             return fail_damaged(table, "place of row", row);
         zr_table_index_add(table, row);
         status->rows_count += place != ZR_TABLE_DROPPED;
         if (place == ZR_TABLE_DROPPED)
             status->dropped_count++;
-        else if (place != ZR_TABLE_FILE) {
+        else if (place >= ZR_TABLE_FILE)
+            zr_table_tier_take(table, place - ZR_TABLE_FILE);
+        else {
             table->free_slots[place] = ZR_TABLE_NONE;
             status->slots_used_count++;
         }
@@ -260,7 +275,7 @@ static zr_result fill_again(zr_table *table)
     uint32_t used = table->head->lists[ZR_TABLE_USED].first;
     uint32_t dropped = table->head->lists[ZR_TABLE_DROPS].first;
     zr_table_redo(table);
-    memset(table->clean, 0, (size_t)table->layout.shape.slots_count);
+    zr_table_tier_clear(table);
     empty_lists(table);
     result = index_rows(table);
     if (result != ZR_OK)
@@ -298,7 +313,7 @@ static zr_result open_table(zr_table **out, const struct zr_table_options *given
     if (result != ZR_OK)
         return result;
     set_uses(table);
-    result = zr_table_tier_open(table, &options);
+    result = zr_table_tier_open(table, &options, fill == fill_again);
     if (result == ZR_OK)
         result = fill(table);
     if (result != ZR_OK) {

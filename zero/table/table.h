@@ -2,12 +2,13 @@
  *
  * The memory has a head and arrays at offsets that follow from the options, and no pointers, so it may lie at
  * another address in each process. Of the arrays only ids, versions, places, values and the order of use
- * count when a process opens the memory; index, free lists and the list of drops are made of them.
+ * count when a process opens the memory; index, free lists, free records and the list of drops are made of
+ * them.
  *
  * A process may die between any two stores. The stores after which a row is another are single words:
  *
  *   a new row      its id, version and values, then its place; for a new number, then head.made_count
- *   to the file    the record in the file, then the place
+ *   to the file    a free record in the file, then the place, which names it
  *   from the file  the values in a slot, then the place
  *   updated        the new row and its version in the redo record, then head.redo_row; then the row, its
  *                  version, and head.redo_row 0. An open copies the redo record again.
@@ -27,9 +28,9 @@
 #include "zero/file_io/nvme_io.h"
 #include "zero/table/zr_table.h"
 
-#define ZR_TABLE_MAGIC     UINT64_C(0x31656c6261747a72) /* "rztable1" */
-#define ZR_TABLE_NONE      UINT32_MAX                   /* no row */
-#define ZR_TABLE_FILE      UINT32_MAX                   /* places other than slots */
+#define ZR_TABLE_MAGIC     UINT64_C(0x32656c6261747a72) /* "rztable2" */
+#define ZR_TABLE_NONE      UINT32_MAX                   /* no row, no record */
+#define ZR_TABLE_FILE      (UINT32_C(1) << 31)          /* places other than slots: this and a record */
 #define ZR_TABLE_FREE      (UINT32_MAX - 1)
 #define ZR_TABLE_DROPPED   (UINT32_MAX - 2)
 #define ZR_TABLE_REDO_DROP (UINT64_C(1) << 40) /* in head.redo_row */
@@ -71,8 +72,9 @@ _Static_assert(sizeof(struct zr_table_head) <= ZR_TABLE_HEAD_BYTES, "the head ha
 /* Offsets in the memory, and in the block of records. */
 struct zr_table_layout {
     struct zr_table_shape shape;
-    size_t redo, ids, versions, places, next, prev, index, free_slots, clean, rows;
+    size_t redo, ids, versions, places, next, prev, index, free_slots, records, taken, free_records, rows;
     uint64_t buckets_count;
+    uint32_t blocks_count, block_records; /* of the file: blocks; records of a block */
     size_t batch_max, grouped_buckets;
     uint64_t permits_max, permit_buckets;
     size_t first, following, last, numbers, grouped, permits, pieces, sum;
@@ -108,8 +110,13 @@ struct zr_table {
     uint64_t *ids, *versions, *index;
     uint32_t *places, *next, *prev, *free_slots;
     uint32_t free_slots_count;
-    uint8_t *clean; /* [slot]: the file has the row as it is in memory; a new process takes all for changed */
-    uint32_t *numbers; /* [batch_max]: rows of a batch */
+    /* Of a table with a file, else NULL. A new process takes all rows in memory for changed. */
+    uint32_t *records;      /* [slot]: the record that has the row as it is in memory; ZR_TABLE_NONE */
+    uint8_t *taken;         /* [record]: it is of a row */
+    uint16_t *free_records; /* [block] */
+    uint64_t all_free_records;
+    uint32_t next_block; /* where free records are looked for */
+    uint32_t *numbers;   /* [batch_max]: rows of a batch */
     struct zr_table_group group;
     struct zr_table_permit *permits;
     uint32_t staleness;
@@ -139,11 +146,15 @@ static inline uint64_t zr_table_mix(uint64_t x)
 }
 static inline bool zr_table_in_memory(const zr_table *table, uint32_t row)
 {
-    return table->places[row] < ZR_TABLE_DROPPED;
+    return table->places[row] < ZR_TABLE_FILE;
 }
 static inline bool zr_table_is_live(const zr_table *table, uint32_t row)
 {
     return table->places[row] != ZR_TABLE_FREE && table->places[row] != ZR_TABLE_DROPPED;
+}
+static inline bool zr_table_in_file(const zr_table *table, uint32_t row)
+{
+    return !zr_table_in_memory(table, row) && zr_table_is_live(table, row);
 }
 /* Of a row in memory: values, state, steps. */
 static inline char *zr_table_row(const zr_table *table, uint32_t row)
@@ -199,12 +210,17 @@ void zr_table_redo(zr_table *table);
 /* ---- tier.c: records in the file -------------------------------------------------------------------------
  */
 
-zr_result zr_table_tier_open(zr_table *table, const struct zr_table_options *options);
+zr_result zr_table_tier_open(zr_table *table, const struct zr_table_options *options, bool exists);
 void zr_table_tier_close(zr_table *table);
 void zr_table_tier_report(const zr_table *table, struct zr_table_status *out);
-/* Writes rows in memory, rising and different. */
+/* All records are free, and no row in memory has one. */
+void zr_table_tier_clear(zr_table *table);
+void zr_table_tier_take(zr_table *table, uint32_t record);
+/* The row has changed, or is dropped: its record, if it has one, is free. */
+void zr_table_tier_release(zr_table *table, uint32_t row);
+/* Writes up to ZR_TABLE_CHUNK different rows in memory that have no record, and gives them one. */
 zr_result zr_table_tier_write(zr_table *table, const uint32_t *rows, size_t count);
-/* Passes the contents of rows in the file, rising and different, to a function. */
+/* Passes the contents of up to ZR_TABLE_CHUNK different rows in the file to a function, in any order. */
 struct zr_table_reader {
     zr_result (*take)(void *state, uint32_t row, const char *contents);
     void *state;

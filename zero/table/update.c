@@ -115,7 +115,7 @@ void zr_table_update(zr_table *table, const struct zr_table_step *step)
         [ZR_TABLE_ADAM] = step_adam};
     const struct zr_table_shape *shape = &table->layout.shape;
     char *row = zr_table_row(table, step->row);
-    table->clean[table->places[step->row]] = false;
+    zr_table_tier_release(table, step->row);
     if (!table->kept) {
         steps[shape->optimizer](shape, (float *)(void *)row, step);
         table->versions[step->row] = step->version;
@@ -143,7 +143,7 @@ static void begin_redo(zr_table *table, uint64_t redo_row, uint64_t version)
 
 void zr_table_commit_row(zr_table *table, uint32_t row, uint64_t version)
 {
-    table->clean[table->places[row]] = false;
+    zr_table_tier_release(table, row);
     begin_redo(table, (uint64_t)row + 1, version);
     zr_table_redo(table);
 }

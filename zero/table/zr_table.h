@@ -63,7 +63,7 @@ enum {
     ZR_TABLE_WIDTH_MAX = 1 << 16,   /* floats */
     ZR_TABLE_BATCH_MAX = 1 << 24,   /* ids */
     ZR_TABLE_SLOTS_MIN = 1024,      /* rows in memory, of a table that has more rows than slots */
-    ZR_TABLE_ROWS_MAX = 0x7ffffff0, /* rows of a table */
+    ZR_TABLE_ROWS_MAX = 0x7fff0000, /* rows of a table */
     ZR_TABLE_WORKERS_MAX = 1 << 16
 };
 
