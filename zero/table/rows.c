@@ -123,6 +123,15 @@ static zr_result move_to_file(zr_table *table, size_t count)
     return result;
 }
 
+static zr_result fail_rows_limit(const zr_table *table)
+{
+    const struct zr_table_shape *shape = &table->layout.shape;
+    return zr_fail(ZR_ERR_MEMORY,
+                   "table %s: rows_limit of %" PRIu64 " rows is reached; raise it, or drop old rows "
+                   "(zr_table_drop())",
+                   shape->name, shape->rows_limit);
+}
+
 /* Makes room for rows, at most ZR_TABLE_CHUNK, beside those used since. */
 static zr_result reserve_slots(zr_table *table, size_t count)
 {
@@ -131,6 +140,8 @@ static zr_result reserve_slots(zr_table *table, size_t count)
     size_t missing = count - table->free_slots_count;
     if (table->io)
         return move_to_file(table, missing > EVICTED_MIN ? missing : EVICTED_MIN);
+    if (table->layout.shape.full != ZR_TABLE_DROP && !table->tracks_use)
+        return fail_rows_limit(table);
     if (table->layout.shape.full != ZR_TABLE_DROP)
         return zr_fail(ZR_ERR_MEMORY,
                        "table %s: all %" PRIu64
@@ -167,10 +178,7 @@ static zr_result reserve_number(zr_table *table)
         return ZR_OK;
     if (lists[ZR_TABLE_DROPS].last == ZR_TABLE_NONE) {
         if (table->io || shape->full != ZR_TABLE_DROP)
-            return zr_fail(ZR_ERR_MEMORY,
-                           "table %s: rows_limit of %" PRIu64 " rows is reached; raise it, or drop old "
-                           "rows (zr_table_drop())",
-                           shape->name, shape->rows_limit);
+            return fail_rows_limit(table);
         lose_least_used(table);
     }
     if (lists[ZR_TABLE_UNUSED].first == ZR_TABLE_NONE)

@@ -16,8 +16,9 @@
  * the process dies. The table then accepts only the same push again (same sequence, ids, gradients and rate),
  * which skips the rows that were reached. A server in kept memory therefore logs a batch there before
  * zr_table_push() and repeats the logged batch after zr_table_open(). A repetition without ids gives up the
- * remainder of the push. In a table that drops rows (ZR_TABLE_DROP), a row that the interrupted push had
- * updated and then dropped gets the gradient again, from its first values.
+ * remainder of the push. In a table that drops rows (ZR_TABLE_DROP), a push with more ids than the memory has
+ * rows may update a row and then drop it. Its repetition makes the row again, which then has first values and
+ * this one gradient, as if it had been dropped before the push.
  *
  * Versions. Each push, drop and application of a dump raises the table's version, and changed rows carry the
  * version. zr_table_dump() writes the rows that changed since a version, and the ids that were dropped.
@@ -122,7 +123,7 @@ ZR_API zr_result zr_table_create(zr_table **out, const struct zr_table_options *
 /* Continues the table that an earlier process left in options->memory, with the same options, at any point of
  * its death (kill -9), and in the named file. The time is that of one pass over the rows' records in memory.
  * ZR_ERR_INVALID: no memory, or other options; the message names one. ZR_ERR_FORMAT: no table is there, or it
- * is damaged. */
+ * is damaged. ZR_ERR_IO: the file is missing, or the folder cannot be used. */
 ZR_API zr_result zr_table_open(zr_table **out, const struct zr_table_options *options);
 /* Frees the table. With options.memory its contents stay. NULL does nothing. No other call may be running. */
 ZR_API void zr_table_close(zr_table *table);

@@ -195,12 +195,16 @@ static void test_damage(void)
     batch_free(&batch);
 }
 
-/* Other contents of the file. */
+/* Other contents of the file, and a file that is missing. */
 static void test_other_file(void)
 {
     char path[64], zeros[4096] = {0};
     zr_table *table = NULL;
     snprintf(path, sizeof path, "%s/rows", folder);
+    struct zr_table_options missing = options;
+    missing.file.name = "missing";
+    tap_ok(zr_table_open(&table, &missing) == ZR_ERR_IO && strstr(zr_last_error(), "is missing"),
+           "a missing file is found when the table is opened");
     int file = open(path, O_WRONLY);
     bool good = file >= 0;
     for (unsigned i = 0; i < 60; i++)
