@@ -302,6 +302,12 @@ $(BUILD)/examples/%: examples/%.c $(BUILD)/lib/libzr.a
 	@echo "  link  $@"
 	@$(CC) $(ALL_CFLAGS) -o $@ $(filter %.c,$^) $(archives) $(BUILD)/lib/libzr.a $(ALL_LDFLAGS) $(archives_libs)
 
+# The click model with rows of 128 floats, for a table of 4 GB.
+$(BUILD)/tests/click_wide: $(wildcard examples/click*.c) examples/click.h $(BUILD)/lib/libzr_zero.a $(BUILD)/lib/libzr.a
+	@mkdir -p $(@D)
+	@echo "  link  $@"
+	@$(CC) $(ALL_CFLAGS) -DCLICK_WIDTH=128 -o $@ $(filter %.c %.a,$^) $(ALL_LDFLAGS) $(zero_libs) -lm
+
 # ---- install -----------------------------------------------------------------------------------------------------
 # Everything goes under DESTDIR first, as packages are made. uninstall removes the same files, and folders of zr's own.
 # GNU's names on the command line (prefix=/usr, bindir=, libdir=, includedir=, docdir=, mandir=) are the same; an empty

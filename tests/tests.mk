@@ -234,7 +234,7 @@ built-long:
 	@$(again) BUILD=$(BUILD)/thread SANITIZE=thread $(addprefix $(BUILD)/thread/,tests/shadow_test bin/zr-train)
 	@$(again) $(fuzz_build) $(fuzz_folder)/tests/api_entry
 nvcc_log = -Werror all-warnings -Xptxas -v 2> $$@.log || { cat $$@.log >&2; exit 1; }
-built-soak: built-check $(BUILD)/tests/bench_moves $(BUILD)/tests/bench_comm $(if $(mpicc),$(BUILD)/tests/mpi_stock)
+built-soak: built-check $(BUILD)/tests/click_wide $(BUILD)/tests/bench_moves $(BUILD)/tests/bench_comm $(if $(mpicc),$(BUILD)/tests/mpi_stock)
 	@$(again) $(fuzz_build) $(fuzz_folder)/tests/api_entry
 
 all_scripts := $(test_scripts) $(long_scripts) $(soak_scripts)
@@ -320,8 +320,8 @@ bench: packages-bench
 		echo "== $$program"; $$program || exit 1; done
 # Minutes to hours, so not in `make bench`: compression over a slow link, parameter servers, losses after long runs, copies of the state, and
 # ranks that are threads.
-.PHONY: bench-links bench-ps bench-schedules bench-copies bench-threads
-bench-links bench-ps bench-schedules bench-copies bench-threads: packages-bench packages-demo
+.PHONY: bench-links bench-ps bench-click bench-schedules bench-copies bench-threads
+bench-links bench-ps bench-click bench-schedules bench-copies bench-threads: packages-bench packages-demo
 	@$(again) $(without_nvcc) built-demo
 	@tests/bench/bench_$(@:bench-%=%).py $(BENCH_FLAGS)
 # The same, and the speeds become those that later ones are compared with, on processors of this model: when nothing

@@ -50,8 +50,11 @@ def check_limits():
 def check_slow():
     """Workers sleep for most of a step, one for ten times as long."""
     for timing, waits in (("sync", True), ("ssp:2", True), ("half-async", True), ("async", False), ("geo:5", False)):
-        steps = train("--ps", timing, *SERVERS, "--sleep-ms", "20", "--slow", "2:10", samples=6400)["steps"]
+        run = train("--ps", timing, *SERVERS, "--sleep-ms", "20", "--slow", "2:10", samples=6400)
+        steps, shares = run["steps"], run["sleep_shares"]
+        ok(0 < min(shares) and max(shares) < 1, f"{timing}: workers sleep for {shares} of their time")
         if waits:
+            ok(shares[2] == max(shares), f"{timing}: and the others wait")
             same(steps, [25] * WORKERS, f"{timing}: all workers make as many steps")
         else:
             ok(sum(steps) == 100 and steps[2] < 13, f"{timing}: the others make the steps of the slow worker: {steps}")

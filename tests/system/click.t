@@ -82,7 +82,10 @@ def main():
     one = train()
     ok(abs(one["truth_auc"] - best) < 1e-6, f"AUC is that of all pairs: {best:.6f}")
     ok(0.6 < one["auc"] < best and one["curve"][0][2] < one["auc"], f"the model learns: {curve(one)}")
-    same(curve(train("--memory-limit", "1500KiB", "--file", path("."))), curve(one), "rows beyond a limit are in a file, with the same bits")
+    beyond = train("--memory-limit", "1500KiB", "--file", path("."))
+    same(curve(beyond), curve(one), "rows beyond a limit are in a file, with the same bits")
+    tier = beyond["tiers"][0]
+    ok(tier["file_measured_bytes"] >= tier["file_planned_bytes"] > 0 and tier["file_written_bytes"] >= tier["file_changed_bytes"] > 0, f"the file's bytes: {tier}")
     two = ["--workers", "2"]
     servers = train(*two, "--servers", "2")
     same(servers.get("auc"), train(*two).get("auc"), "two workers and two servers have the bits of one process")
