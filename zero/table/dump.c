@@ -50,17 +50,25 @@ static zr_result send_row(void *state, uint32_t row, const char *contents)
     return result;
 }
 
+static zr_result send_changed(void *state, uint32_t row, const char *contents)
+{
+    const struct sender *sender = state;
+    return is_changed(sender->table, sender->dump, row) ? send_row(state, row, contents) : ZR_OK;
+}
+
 static zr_result send_from_file(const struct sender *sender, const uint32_t *rows, size_t count)
 {
     return zr_table_tier_read(sender->table, rows, count,
                               &(struct zr_table_reader){send_row, (void *)sender});
 }
 
+/* Most rows of a whole table may be in the file, which then is read in its own order. */
 static zr_result send_rows(const struct sender *sender)
 {
     zr_table *table = sender->table;
     uint32_t made = (uint32_t)zr_table_load(&table->head->made_count), in_file[ZR_TABLE_CHUNK];
     size_t in_file_count = 0;
+    bool whole = sender->dump->numbers.since == 0;
     zr_result result = ZR_OK;
     for (uint32_t row = 0; row < made && result == ZR_OK; row++) {
         if (is_dropped(table, sender->dump, row))
@@ -70,7 +78,7 @@ static zr_result send_rows(const struct sender *sender)
             continue;
         if (zr_table_in_memory(table, row))
             result = send_row((void *)sender, row, zr_table_row(table, row));
-        else
+        else if (!whole)
             in_file[in_file_count++] = row;
         if (in_file_count == ZR_TABLE_CHUNK) {
             result = send_from_file(sender, in_file, in_file_count);
@@ -79,6 +87,8 @@ static zr_result send_rows(const struct sender *sender)
     }
     if (result == ZR_OK)
         result = send_from_file(sender, in_file, in_file_count);
+    if (result == ZR_OK && whole && table->io)
+        result = zr_table_tier_read_all(table, &(struct zr_table_reader){send_changed, (void *)sender});
     return result == ZR_OK ? zr_table_dump_flush(sender->dump) : result;
 }
 

@@ -227,6 +227,8 @@ struct zr_table_reader {
 };
 zr_result zr_table_tier_read(zr_table *table, const uint32_t *rows, size_t count,
                              const struct zr_table_reader *reader);
+/* The same of all rows in the file, in the order of their records: large transfers. */
+zr_result zr_table_tier_read_all(zr_table *table, const struct zr_table_reader *reader);
 
 /* ---- batch.c ---------------------------------------------------------------------------------------------
  */

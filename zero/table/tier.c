@@ -308,3 +308,41 @@ zr_result zr_table_tier_read(zr_table *table, const uint32_t *rows, size_t count
     }
     return result;
 }
+
+/* The owner of a record may also be in memory, and is not passed then. */
+static zr_result pass_owner(zr_table *table, uint32_t number, char *from,
+                            const struct zr_table_reader *reader)
+{
+    struct record record;
+    memcpy(&record, from, sizeof record);
+    uint32_t row = zr_table_find(table, record.id);
+    if (row != ZR_TABLE_NONE && zr_table_in_memory(table, row) &&
+        table->records[table->places[row]] == number)
+        return ZR_OK;
+    if (row == ZR_TABLE_NONE || table->places[row] != ZR_TABLE_FILE + number)
+        return zr_fail(ZR_ERR_CORRUPT,
+                       "table %s: the file has id %" PRIu64
+                       " in the place of another; another program has written it: load the last dump",
+                       table->layout.shape.name, record.id);
+    return pass_record(table, row, from, reader);
+}
+
+zr_result zr_table_tier_read_all(zr_table *table, const struct zr_table_reader *reader)
+{
+    struct blocks blocks;
+    zr_result result = ZR_OK;
+    for (uint32_t block = 0; block < table->layout.blocks_count && result == ZR_OK;) {
+        for (blocks.count = 0; block < table->layout.blocks_count && blocks.count < ZR_TABLE_STAGING_BLOCKS;
+             block++)
+            if (table->free_records[block] < per_block(table))
+                blocks.numbers[blocks.count++] = block;
+        result = transfer_all(table, &blocks, NULL, false);
+        for (size_t i = 0; i < blocks.count * per_block(table) && result == ZR_OK; i++) {
+            size_t index = i / per_block(table), at = i % per_block(table);
+            uint32_t number = blocks.numbers[index] * per_block(table) + (uint32_t)at;
+            if (table->taken[number])
+                result = pass_owner(table, number, block_at(table, index) + at * record_bytes(table), reader);
+        }
+    }
+    return result;
+}

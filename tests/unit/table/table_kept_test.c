@@ -218,6 +218,8 @@ static void test_other_file(void)
         result = table_pull(table, &id, 1, row);
     }
     tap_ok(good && result == ZR_ERR_CORRUPT, "a row of another file is refused");
+    tap_result(zr_table_dump(table, &(struct zr_table_dump){dump_path(), 0}, NULL), ZR_ERR_CORRUPT,
+               "and a dump of the table");
     zr_table_close(table);
 }
 
