@@ -145,6 +145,7 @@ static bool is_left_open(const struct zr_train_config *c, const char *option)
     _(GROWING, "--no-constant-buffers", "", c->growing_buffers)                                              \
     _(BUCKET_BYTES, "--bucket-bytes", "", zr_flag_given(c, "bucket-bytes"))                                  \
     _(OFFLOAD, "--offload-optimizer", "", c->offload_optimizer)                                              \
+    _(OFFLOAD_GIVEN, "--offload-optimizer cpu or nvme:DIR", "", c->offload_optimizer)                        \
     _(OFFLOAD_FILE, "--offload-optimizer nvme:DIR", "", c->offload_optimizer == ZR_TIER_NVME)                \
     _(OFFLOAD_SEVERAL, "--offload-optimizer with several data ranks", "",                                    \
       c->offload_optimizer != ZR_TIER_NONE && zr_train_shards(c) > 1 &&                                      \
@@ -417,15 +418,15 @@ static const struct zr_rule rules[] = {
     ZR_EXCLUDES(LORA, "its units have parts of tensors", NULL, TILE),
     ZR_EXCLUDES(LORA, "each adapter would need a sum over the ranks",
                 "give data ranks (--ranks) and --stage 3 instead", TP),
-    ZR_REQUIRES(RATIO, NULL, NULL, OFFLOAD),
+    ZR_REQUIRES(RATIO, NULL, NULL, OFFLOAD_GIVEN),
     ZR_EXCLUDES(RATIO, "it offloads the whole optimizer", NULL, DELAYED),
     ZR_REQUIRES(RATIO_AUTO, NULL, "give that too, or a number", MEMORY_LIMIT),
     ZR_EXCLUDES(RATIO_AUTO, NULL, "give a number instead", SEARCH, AUTO, STAGE_AUTO),
-    ZR_REQUIRES(DELAYED, NULL, NULL, OFFLOAD),
+    ZR_REQUIRES(DELAYED, NULL, NULL, OFFLOAD_GIVEN),
     ZR_EXCLUDES(SPECULATIVE, "it starts after the norm is known", NULL, DELAYED),
     ZR_EXCLUDES(DELAYED, "it changes losses", NULL, PROVE),
     ZR_EXCLUDES(DELAYED, "a step publishes the average", NULL, EMA),
-    ZR_REQUIRES(OFFLOAD_PARAM, "the optimizer updates the parameters there", NULL, OFFLOAD),
+    ZR_REQUIRES(OFFLOAD_PARAM, "the optimizer updates the parameters there", NULL, OFFLOAD_GIVEN),
     ZR_REQUIRES(OFFLOAD_PARAM, "at lower stages every rank keeps whole parameters where it uses them", NULL,
                 STAGE_3),
     ZR_REQUIRES(OFFLOAD_SEVERAL, "at stage 0 the host would hold the whole state once per rank", NULL,
