@@ -334,7 +334,7 @@ bench-store: bench
 FUZZ_SECONDS ?= 120
 fuzz_folder := $(BUILD)/fuzz
 fuzz_both := $(BUILD)/both-sanitizers
-fuzz_build := BUILD=$(fuzz_folder) CC=clang SANITIZE=address,undefined,fuzzer-no-link CFLAGS=-Wno-unknown-warning-option
+fuzz_build := BUILD=$(fuzz_folder) CC=clang SANITIZE=address,undefined,fuzzer-no-link CFLAGS=-Wno-missing-field-initializers
 $(BUILD)/tests/fuzz_entry: tests/support/fuzz/fuzz_entry.c $(BUILD)/tests/libzr_test.a $(heap_library)
 	@mkdir -p $(@D)
 	@echo "  link  $@"

@@ -148,17 +148,17 @@ run = train(ranks=2, stage=None, config=file, **SHAPE)
 ok(run.code == 0 and "parameters:int8,gradients:int4" in run.out, "DeepSpeed's keys set it") or note(run.err)
 for reason, flags in {"not KIND:METHOD": dict(compress="weights:int8", stage=1), "int4_rotated, mxfp8": dict(compress="gradients:int3", stage=1),
                       "requires several data ranks": dict(ranks=1, stage=1), "requires --stage 1, 2 or 3": dict(stage=0),
-                      "--node-size must divide": dict(stage=1, node_size=3), "requires --stage 3 and --node-size": dict(stage=2, compress="hpz"),
+                      "--node-size must divide": dict(stage=1, node_size=3), "hpz requires --stage 3: each node": dict(stage=2, compress="hpz"),
                       "--node-size requires --compress": dict(compress=None, node_size=2), "other methods have no nodes": dict(ranks=4, stage=1, compress="powersgd:2", node_size=2),
                       "requires --stage 0 or 1": {**ONEBIT, "stage": 2}, "errors of earlier gradients": {**ONEBIT, "noise_scale": 0.9}, "ends before the variance is settled": {**ONEBIT, "compress_warmup": 1},
                       "a loss scale would change": {**ONEBIT, "precision": "fp16"}, "requires --optimizer adamw": {**ONEBIT, "optimizer": "sgd", "beta2": None},
-                      "cannot be used with --prove": dict(prove=True, stage=1), "--cuda-graph cannot be combined": {**ONEBIT, "backend": "cuda", "cuda_graph": True}}.items():
+                      "--compress cannot be combined with --prove": dict(prove=True, stage=1), "--cuda-graph cannot be combined": {**ONEBIT, "backend": "cuda", "cuda_graph": True}}.items():
     run = train(**{"ranks": 2, "compress": "gradients:int8", **SHAPE, **flags})
     ok(run.code == 2 and reason in run.err, f"refused: {run.err.strip()[:150]}")
 for reason, flags in {"requires --stage 0: between exchanges": dict(stage=1), "exchanges no gradients": dict(compress_check=2),
-                      "requires --optimizer adamw": dict(ema=0.9), "a loss scale would change": dict(precision="fp16"), "without a variance": dict(compress_warmup=0),
+                      "cannot be combined with --ema": dict(ema=0.9), "a loss scale would change": dict(precision="fp16"), "without a variance": dict(compress_warmup=0),
                       "state is on the device": dict(offload_optimizer="cpu", ranks=2), "cannot be combined with --cp": dict(ranks=4, cp=2), "whole models": dict(ranks=4, pp=2),
-                      "errors of earlier gradients": dict(noise_scale=0.9), "require --compress gradients:zerone": dict(compress="topk:0.1", compress_warmup=None)}.items():
+                      "errors of earlier gradients": dict(noise_scale=0.9), "requires --compress gradients:zerone": dict(compress="topk:0.1", compress_warmup=None)}.items():
     run = train(**{**ZERONE, **flags})
     ok(run.code == 2 and reason in run.err, f"refused: {run.err.strip()[:150]}")
 done()

@@ -48,7 +48,7 @@ if not SHORT:
         same(again.losses, run.losses[4:], "a resumed run has the losses of one without an interruption")
         near(on_host(resume=last, **flags), again, NEAR, "the processor resumes it")
     for reason, flags in {"--cuda-graph cannot be combined with --node-size": {**NODES, "cuda_graph": True}, "--compress gradients:onebit": {**ONEBIT, "cuda_graph": True},
-                          "requires --backend host for": dict(ranks=2, stage=2, compress="sdp4bit", **SMALL)}.items():
+                          "no kernels of a GPU": dict(ranks=2, stage=2, compress="sdp4bit", **SMALL)}.items():
         run = on_card(**flags)
         ok(run.code == 2 and reason in run.err, f"refused: {run.err.strip()[:150]}")
 

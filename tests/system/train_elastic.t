@@ -155,7 +155,7 @@ same([run.join().returncode for _ in range(3)], [0, 0, 2], "--join adds replicas
 ok(run.becomes(4), "and they join")
 report = run.end("events")
 ok(as_planned(report) and len(report["ranks"]) == 4, "the last size takes the bytes of its plan")
-for words in ("its replica leaves at the end of the step", "a successor hands its state over", "and stays: 2 replicas have to remain",
+for words in ("its replica leaves at the end of the step", "once a successor has taken its place", "and stays: 2 replicas have to remain",
               "because its replica has to remain", "a replica joins at the end of the step", "begins with 3 data replicas"):
     ok(words in run.err, f"the words: {words}") or note(run.err)
 run = Elastic(ranks=2, elastic="1:2", max_restarts=1)

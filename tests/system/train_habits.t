@@ -46,7 +46,7 @@ ok(all(abs(a - b) < 1e-6 for a, b in zip(got, [0.25, 0.5, 0.75] + [1] * 12 + [0.
 got = rates(steps=20, lr=1, warmup=4, schedule_lr="inverse-sqrt")
 ok(all(abs(a - min(n / 4, math.sqrt(4 / n))) < 1e-6 for n, a in enumerate(got, 1)), "inverse-sqrt: 2 / sqrt(step)")
 refused("a share without wsd", "--decay-share requires", decay_share=0.5)
-refused("a minimum that is not reached", "--min-lr has no effect", schedule_lr="inverse-sqrt", min_lr=1e-5)
+refused("a minimum that is not reached", "--min-lr requires --schedule-lr cosine", schedule_lr="inverse-sqrt", min_lr=1e-5)
 refused("no warm-up", "requires --warmup 1 or more", schedule_lr="inverse-sqrt", warmup=0)
 
 # ---- Epochs
@@ -66,7 +66,7 @@ same((len(rest.losses), rest.losses), (steps - 3, straight.losses), "a resumed r
 refused("other rows per step", "give --steps 13", steps=None, epochs=1, batch=60, **more)
 refused("a random order", "requires --data-order epochs", steps=None, epochs=1)
 refused("steps and epochs", "cannot be combined with --steps", epochs=1, data_order="epochs")
-refused("a chosen mesh", "which choose the rows", steps=None, epochs=1, data_order="epochs", zero_r="auto", memory_limit="1GiB")
+refused("a chosen mesh", "these choose the rows", steps=None, epochs=1, data_order="epochs", zero_r="auto", memory_limit="1GiB")
 refused("weights", "without weights", steps=None, epochs=1, data_order="epochs", data=text_file() + ":weight=1")
 
 # ---- What a checkpoint remembers
@@ -249,7 +249,7 @@ run(**{**AVERAGE, "steps": 2}, save=kept)
 rest = run(**AVERAGE, resume=kept)
 same((rest.losses, rest.report["val_loss"]), (got.losses[2:], got.report["val_loss"]), "a resumed run continues it")
 same(train(**{**BASE, **AVERAGE, "ema": None}, resume=kept).code, 3, "not without it")
-refused("a delayed update", "--ema cannot be combined with --delayed-update", **AVERAGE, delayed_update=True, offload_optimizer="cpu")
+refused("a delayed update", "--delayed-update cannot be combined with --ema", **AVERAGE, delayed_update=True, offload_optimizer="cpu")
 
 # ---- The gradient noise scale
 NOISE = dict(arch="llama", heads=4, layers=3, batch=2, lr=0.01, warmup=0, schedule_lr="constant", steps=3, noise_scale=0.5)
@@ -301,8 +301,8 @@ want = text(**drawn, batch=4)
 same({text(**drawn, batch=2, ranks=2, stage=stage, **how) for stage, how in ((1, {}), (3, {}))} | {text(**drawn, batch=4, pp=2, ranks=2)},
      {text(**drawn, batch=2, ranks=2)} | {want}, "the seed gives the same text at every stage, and on two pipeline ranks")
 ok(text(**drawn, batch=4, seed=2) != want, "another seed, another text")
-refused("draws without a temperature", "have no effect with --temperature 0", sample=5, temperature=0, top_p=0.5)
-refused("draws without a text", "require --sample", top_k=5)
+refused("draws without a temperature", "cannot be combined with --temperature 0", sample=5, temperature=0, top_p=0.5)
+refused("draws without a text", "requires --sample", top_k=5)
 
 
 # ---- TensorBoard and status

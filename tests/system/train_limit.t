@@ -167,7 +167,7 @@ for size, config, named in [("batch", None, "--batch"), ("layers", None, "--laye
         with open(path("find.json"), "w") as file:
             json.dump(config, file)
     run = train(find_max=size, memory_limit="64MiB", data=None, **flags)
-    ok(run.code == 2 and f"--find-max {size} searches " in run.err and named + " " in run.err and run.err.count("\n") == 1,
+    ok(run.code == 2 and f"--find-max {size} " in run.err and named + " " in run.err and run.err.count("\n") == 1,
        f"--find-max {size} and {named}: refused by name") or note(f"{run.code} {run.err}")
 with open(path("find.json"), "w") as file:
     json.dump({"train_batch_size": 8}, file)

@@ -97,10 +97,10 @@ for words, flags in {"two versions": dict(schedule="2bw"), "tensor ranks": dict(
     run = train(**{**PIPE, "compress": "activations:int8", **flags})
     ok(run.code == 0, words) or note(run.err[-600:])
 
-for reason, flags in {"requires --pp of 2 or more": dict(compress="activations:int8"), "not KIND:METHOD": dict(compress="activations:onebit"), "not KIND": dict(compress="gradients:int8:int4:int4"), "require --stage 1 or 2": dict(stage=3),
-                      "requires fp32 or bf16": {**PIPE, "compress": "activations:int8", "precision": "fp16"}, "state is on the device": dict(offload_optimizer="cpu"),
-                      "which replaces parameters": dict(ema=0.9), "requires --compress-check above 0": dict(compress_tolerance=0.1, compress_check=0),
-                      "requires --stage 1 for gradients:onebit": dict(stage=0, compress="onebit", compress_check=2), "require --compress": dict(compress=None, compress_check=5)}.items():
+for reason, flags in {"activations requires --pp": dict(compress="activations:int8"), "not KIND:METHOD": dict(compress="activations:onebit"), "not KIND": dict(compress="gradients:int8:int4:int4"), "give --stage 1 or 2": dict(stage=3),
+                      "no loss scale is chosen": {**PIPE, "compress": "activations:int8", "precision": "fp16"}, "state is on the device": dict(offload_optimizer="cpu"),
+                      "it replaces parameters": dict(ema=0.9), "requires --compress-check above 0": dict(compress_tolerance=0.1, compress_check=0),
+                      "has checks at --stage 1": dict(stage=0, compress="onebit", compress_check=2), "requires --compress": dict(compress=None, compress_check=5)}.items():
     run = train(**{**SDP, **flags})
     ok(run.code == 2 and reason in run.err, f"refused: {run.err.strip()[:150]}")
 done()

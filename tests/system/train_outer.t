@@ -42,7 +42,7 @@ ok(run.code == 0 and "has 2 groups, this run has 3" in run.err, "three groups co
 run = train(dry_run=True, params="1e6", **{**SHAPE, "steps": None, "outer": "diloco:100", "layers": None, "hidden": None, "heads": None})
 ok("1/100 of sums in each step" in run.out, "a plan prints the share of what is sent") or note(run.out[-900:])
 for words, flags in {"--outer requires --groups": dict(groups=1, outer="diloco:4"),
-                     "require --outer diloco:H": dict(),
+                     "requires --outer diloco:H": dict(),
                      "take a multiple of 2 ranks": dict(ranks=3, outer="diloco:4"),
                      "not diloco:H": dict(outer="diloco"),
                      "must divide the H": dict(outer="diloco:4", outer_fragments=3),
@@ -52,7 +52,7 @@ for words, flags in {"--outer requires --groups": dict(groups=1, outer="diloco:4
                      "cannot be combined with --ema": dict(outer="diloco:4", ema=0.9),
                      "cannot be combined with --delayed-update": dict(outer="diloco:4", stage=1, offload_optimizer="cpu", delayed_update=True),
                      "without what they add up": dict(outer="diloco:4", stage=1, compress="gradients:topk:0.1"),
-                     "cannot be combined with --zero-r auto, --prove": dict(outer="diloco:4", prove=True),
+                     "--outer cannot be combined with --prove": dict(outer="diloco:4", prove=True),
                      "a checkpoint has no exchange": dict(outer="diloco:4", outer_delay=1, save=path("none"), save_every=3),
                      "--compress outer requires --outer": dict(ranks=2, groups=1, compress="outer:int4")}.items():
     run = train(**{**SHAPE, **flags})

@@ -66,19 +66,19 @@ got = subprocess.run([ZR_TRAIN, "eval"] + arguments(layers=2, hidden=32, heads=2
 ok(got.returncode == 0 and "perplexity" in got.stdout, "eval takes the options of the run") or note(got.stderr[-300:])
 run = train(dry_run=True, **{**SHAPE, **PS})
 ok(run.code == 0 and "Byte plan of the largest server" in run.out and len(run.report["servers"]["servers"]) == 2, "a plan has the servers") or note(run.out[-600:])
-for words, flags in {"require --comm ps": dict(servers=2),
+for words, flags in {"requires --comm ps": dict(servers=2),
                      "requires --stage 0": dict(comm="ps", stage=1),
                      "is not sync, async": dict(comm="ps", ps="geo:0"),
                      "--staleness is not": dict(comm="ps", ps="async", staleness="half"),
-                     "require --ps async": dict(comm="ps", staleness="divide"),
+                     "requires --ps async": dict(comm="ps", staleness="divide"),
                      "--worker-sleep is not": dict(comm="ps", worker_sleep="3,x"),
                      "--clip cannot": dict(comm="ps", clip=1),
                      "skip different steps": dict(comm="ps", precision="fp16"),
                      "--replicas 1, which": dict(comm="ps", max_restarts=1, redundancy=2),
                      "servers update ranges": dict(comm="ps", optimizer="muon"),
-                     "--ema, --outer": dict(comm="ps", ema=0.9),
+                     "cannot be combined with --ema": dict(comm="ps", ema=0.9),
                      "servers keep the state": dict(comm="ps", offload_optimizer="cpu"),
-                     "--save-every TIME requires": dict(comm="ps", ps="async", save=path("none"), save_every="30s")}.items():
+                     "--save-every TIME requires --ps sync": dict(comm="ps", ps="async", save=path("none"), save_every="30s")}.items():
     run = train(**{**SHAPE, **flags})
     ok(run.code == 2 and words in run.err, f"refused: {words}") or note(run.err[-300:])
 done()

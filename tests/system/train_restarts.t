@@ -160,8 +160,8 @@ for words, environment, flags in (("--comm mpi", {}, dict(comm="mpi")), ("torchr
                                   ("--prove", {}, dict(prove=True))):
     run = train(environment=environment, **FLAGS, **{"ranks": 2, "max_restarts": 1, **flags})
     ok(run.code == 2 and "--max-restarts" in run.err, f"{words} excludes --max-restarts") or note(run.err)
-for words, flags in (("requires --max-restarts", dict(max_restarts=0)), ("at least two ranks", dict(ranks=1)),
-                     ("fp16 has a loss scale", dict(precision="fp16"))):
+for words, flags in (("requires --max-restarts", dict(max_restarts=0)), ("several data ranks", dict(ranks=1)),
+                     ("kept memory, which cannot be combined with --precision fp16", dict(precision="fp16"))):
     run = train(**FLAGS, **{"ranks": 2, "max_restarts": 1, "redundancy": 2, **flags})
     ok(run.code == 2 and words in run.err, f"--redundancy 2: {words}") or note(run.err)
 same(leftovers(), [], "no process stays")

@@ -100,7 +100,7 @@ run = train(**BASE, steps=10**6, save=path("lost"), save_every=5, save_backgroun
 same((run.code, os.path.exists(path("lost")), "left behind" in run.err), (3, False, False), "a save that fails in the background ends the run") or \
     note(run.err[-800:])
 run = train(**BASE, steps=1, save=path("lost"), save_background=True, offload_optimizer="cpu")
-ok(run.code == 2 and "has the state elsewhere" in run.err, "state elsewhere is refused") or note(run.err[-800:])
+ok(run.code == 2 and "the state that it copies is elsewhere" in run.err, "state elsewhere is refused") or note(run.err[-800:])
 
 # ---- Deaths
 kill_while_saving(6, SEED)

@@ -78,7 +78,7 @@ ok(run.code == 4 and "cannot be started" in run.err, "a thread that the system r
 same(leftovers(), [], "no process stays")
 
 for flags, words in ((dict(comm="tcp"), "requires --comm local"), (dict(comm="mpi"), "requires --comm local"),
-                     (dict(max_restarts=1), "--max-restarts replaces processes"), (dict(spill="cpu"), "--spill"),
+                     (dict(max_restarts=1), "cannot be combined with --max-restarts"), (dict(spill="cpu"), "--spill"),
                      (dict(backend="cuda"), "requires --backend host")):
     run = train(**THREADS, **flags)
     ok(run.code == 2 and words in run.err, f"{flags}: refused with words") or note(f"{run.code} {run.err}")

@@ -1,6 +1,7 @@
 /* engine_check.c: checks of the engine's options and of the order of its calls. A call that is invalid at one
  * stage is refused at every stage, so that a program that runs at one stage runs at all. */
 #include "zero/engine/engine.h"
+#include "zero/engine/modes.h"
 
 #include <float.h>
 #include <inttypes.h>
@@ -103,12 +104,6 @@ static zr_result check_optimizer(const struct zr_engine_options *engine_options)
         options->trust_max < options->trust_min)
         result = zr_fail(ZR_ERR_INVALID, "trust_max is %g, below trust_min, %g; exchange them",
                          (double)options->trust_max, (double)options->trust_min);
-    const bool onebit = engine_options->compression.kinds[ZR_COMPRESSED_GRADIENTS].on &&
-                        engine_options->compression.kinds[ZR_COMPRESSED_GRADIENTS].method == ZR_METHOD_ONEBIT;
-    if (result == ZR_OK && optimizer->averages == ZR_NUMBER_TRUST_AVERAGE && options->trust_average > 0 &&
-        !onebit)
-        result = zr_fail(ZR_ERR_INVALID, "trust_average is %g and requires ZR_METHOD_ONEBIT; use 0",
-                         (double)options->trust_average);
     return result;
 }
 
@@ -170,66 +165,8 @@ static zr_result check_parameters(const struct zr_engine_options *options)
     return ZR_OK;
 }
 
-/* A version is a copy of whole parameters on the device, made before the update of every step. Every rank of
- * a pipeline refuses the same. */
-static zr_result check_versions(const struct zr_engine_options *options)
+static zr_result check_offload(const struct zr_offload *offload)
 {
-    if (!options->own_norm && options->stashed_versions == 0)
-        return ZR_OK;
-    if (options->stage > 2)
-        return zr_fail(ZR_ERR_INVALID,
-                       "stashed_versions requires stage 0, 1 or 2: stage 3 keeps no whole parameters");
-    if (options->offload.delayed || options->offload.speculative_bytes > 0)
-        return zr_fail(ZR_ERR_INVALID,
-                       "stashed_versions excludes offload.delayed and offload.speculative_bytes, "
-                       "which update parameters outside of a step's end");
-    if (options->precision == ZR_PRECISION_FP16)
-        return zr_fail(ZR_ERR_INVALID, "own_norm excludes fp16, in which some stages would skip a step that "
-                                       "others apply; use bf16");
-    return ZR_OK;
-}
-
-/* Restrictions of kernels whose tensors the host cannot access. */
-static zr_result check_offload_host_invisible(const struct zr_engine_options *options)
-{
-    const struct zr_offload *offload = &options->offload;
-    if (!options->kernels->executes || options->kernels->host_visible)
-        return ZR_OK;
-    if (offload->speculative_bytes > 0 || offload->parameters_file)
-        return zr_fail(
-            ZR_ERR_INVALID,
-            "a speculative update and offload of parameters to a file are not supported by the kernels "
-            "\"%s\"",
-            options->kernels->name);
-    if (offload->file && !(options->host_kernels && options->host_kernels->host_visible))
-        return zr_fail(ZR_ERR_INVALID, "an offload file with the kernels \"%s\" requires host_kernels",
-                       options->kernels->name);
-    return ZR_OK;
-}
-
-static zr_result check_offload(const struct zr_engine_options *options)
-{
-    const struct zr_offload *offload = &options->offload;
-    bool several = zr_comm_world(options->comm) > 1;
-    const struct zr_optimizer *optimizer = zr_optimizer_of(options->optimizer.kind);
-    if (offload->speculative_bytes > 0 && optimizer->not_ahead)
-        return zr_fail(ZR_ERR_INVALID,
-                       "offload.speculative_bytes excludes the optimizer %s, which %s; use AdamW",
-                       optimizer->name, optimizer->not_ahead);
-    if (offload->delayed && options->optimizer.average_decay > 0)
-        return zr_fail(ZR_ERR_INVALID, "offload.delayed excludes optimizer.average_decay");
-    if (offload->delayed && options->measures_squares)
-        return zr_fail(ZR_ERR_INVALID, "offload.delayed excludes measures_squares");
-    if (offload->delayed && !offload->optimizer)
-        return zr_fail(ZR_ERR_INVALID, "offload.delayed requires offload.optimizer");
-    if (offload->speculative_bytes > 0 && offload->delayed)
-        return zr_fail(
-            ZR_ERR_INVALID,
-            "offload.delayed excludes offload.speculative_bytes: a delayed update starts after the norm is known");
-    if ((offload->optimizer || offload->parameters) && !offload->host)
-        return zr_fail(ZR_ERR_INVALID, "offload requires a host arena: set offload.host");
-    if (offload->file && (!offload->optimizer || !offload->file->folder))
-        return zr_fail(ZR_ERR_INVALID, "offload.file requires offload.optimizer and a folder");
     if (offload->file && offload->file->buffers > 0 &&
         (offload->file->buffers < ZR_NVME_BUFFERS_MIN || offload->file->buffers > ZR_NVME_BUFFERS_MAX))
         return zr_fail(ZR_ERR_INVALID, "offload.file->buffers is %u; its range is %d to %d",
@@ -237,248 +174,49 @@ static zr_result check_offload(const struct zr_engine_options *options)
     if (!(offload->resident_share >= 0 && offload->resident_share <= 1))
         return zr_fail(ZR_ERR_INVALID, "offload.resident_share is %g; its range is 0 to 1",
                        offload->resident_share);
-    if (offload->resident_share > 0 && offload->delayed)
-        return zr_fail(ZR_ERR_INVALID, "offload.delayed requires offload.resident_share 0");
-    if (offload->parameters_file && (!offload->parameters || !offload->parameters_file->folder))
-        return zr_fail(ZR_ERR_INVALID, "offload.parameters_file requires offload.parameters and a folder");
-    if (offload->parameters && (!offload->optimizer || options->stage < 3))
-        return zr_fail(ZR_ERR_INVALID, "offload.parameters requires stage 3 and offload.optimizer");
-    if (offload->optimizer && several && options->stage == 0)
-        return zr_fail(
-            ZR_ERR_INVALID,
-            "offload at stage 0 would keep the whole optimizer state in host memory once for each of %u ranks; "
-            "use stage 1",
-            zr_comm_world(options->comm));
-    if (offload->optimizer && several && options->reduce == ZR_REDUCE_ONCE)
-        return zr_fail(ZR_ERR_INVALID,
-                       "ZR_REDUCE_ONCE keeps whole gradients and excludes offload; use ZR_REDUCE_EACH");
     return ZR_OK;
 }
 
-/* See onebit.h. */
-static zr_result check_onebit(const struct zr_engine_options *options)
+static zr_result check_kind(const struct zr_compression *how, enum zr_compressed_kind kind)
 {
-    const struct zr_optimizer_options *o = &options->optimizer;
-    if (options->compression.kinds[ZR_COMPRESSED_PARAMETERS].on || options->stage > 1)
-        return zr_fail(ZR_ERR_INVALID, "onebit requires stage 0 or 1, and sends parameters by itself");
-    if ((options->stage == 0 || o->kind == ZR_OPTIMIZER_LAMB) && options->kernels->executes &&
-        !options->kernels->host_visible)
-        return zr_fail(ZR_ERR_INVALID,
-                       "onebit at stage 0 or with LAMB is not supported by the kernels \"%s\"",
-                       options->kernels->name);
-    if (options->stage == 0 && options->compression.check_steps > 0)
-        return zr_fail(ZR_ERR_INVALID,
-                       "compression: checks of onebit require stage 1: stage 0 sends momentum");
-    if ((o->kind != ZR_OPTIMIZER_ADAMW && o->kind != ZR_OPTIMIZER_LAMB) || o->average_decay > 0)
-        return zr_fail(ZR_ERR_INVALID, "onebit requires AdamW or LAMB without a moving average");
-    if (o->kind == ZR_OPTIMIZER_LAMB && o->trust_average <= 0)
-        return zr_fail(ZR_ERR_INVALID, "onebit with LAMB requires optimizer.trust_average above 0");
-    if (options->offload.speculative_bytes > 0)
-        return zr_fail(ZR_ERR_INVALID,
-                       "onebit excludes offload.speculative_bytes: its parameters change by what is sent");
-    return ZR_OK;
-}
-
-/* See zerone.h. */
-static zr_result check_zerone(const struct zr_engine_options *options)
-{
-    const struct zr_compression *how = &options->compression;
-    if (options->stage > 0)
-        return zr_fail(ZR_ERR_INVALID,
-                       "zerone requires stage 0: between exchanges each rank has parameters of "
-                       "its own, which no shard can hold");
-    if (how->warmup_steps == 0 || how->zerone.variance_updates == 0 || how->zerone.local_steps == 0 ||
-        how->zerone.interval_max == 0)
-        return zr_fail(ZR_ERR_INVALID, "zerone requires warmup_steps and the numbers of "
-                                       "compression.zerone of at least 1");
-    if (options->optimizer.kind != ZR_OPTIMIZER_ADAMW)
-        return zr_fail(ZR_ERR_INVALID, "zerone requires AdamW, whose variance and momentum it moves");
-    return check_onebit(options);
-}
-
-/* What methods exclude that keep errors, see errors.h. */
-static zr_result check_errors(const struct zr_engine_options *options)
-{
-    const float parameter = options->compression.kinds[ZR_COMPRESSED_GRADIENTS].parameter;
-    switch (options->compression.kinds[ZR_COMPRESSED_GRADIENTS].method) {
-    case ZR_METHOD_LOW_RANK:
-        if (!(parameter >= 0) || parameter > 65536)
-            return zr_fail(ZR_ERR_INVALID, "compression: rank %g; use 0 to 65536", (double)parameter);
-        break;
-    case ZR_METHOD_LARGEST:
-        if (!(parameter > 0 && parameter < 1))
-            return zr_fail(ZR_ERR_INVALID, "compression: share %g; use a number above 0 and below 1",
-                           (double)parameter);
-        break;
-    default:
-        break;
-    }
-    if (options->kernels->executes && !options->kernels->host_visible &&
-        options->compression.kinds[ZR_COMPRESSED_GRADIENTS].method != ZR_METHOD_ONEBIT)
-        return zr_fail(ZR_ERR_INVALID, "compression by this method is not supported by the kernels \"%s\"",
-                       options->kernels->name);
-    if (options->measures_squares)
-        return zr_fail(ZR_ERR_INVALID,
-                       "compression excludes measures_squares: a step's gradients have errors "
-                       "of earlier steps");
-    if (options->precision == ZR_PRECISION_FP16)
-        return zr_fail(ZR_ERR_INVALID,
-                       "compression with errors requires fp32 or bf16: a loss scale would change its errors");
-    if (options->offload.optimizer || options->tensor || options->pipeline || options->sharing)
-        return zr_fail(ZR_ERR_INVALID,
-                       "compression with errors requires whole models whose state is on the device");
-    if (options->compression.settle_ratio > 0 &&
-        (options->optimizer.kind != ZR_OPTIMIZER_ADAMW ||
-         options->compression.kinds[ZR_COMPRESSED_GRADIENTS].method == ZR_METHOD_LARGEST ||
-         options->compression.kinds[ZR_COMPRESSED_GRADIENTS].method == ZR_METHOD_ZERONE))
-        return zr_fail(ZR_ERR_INVALID,
-                       "compression: settle_ratio requires AdamW, and neither the largest numbers nor 0/1 "
-                       "Adam, whose warm-ups have known numbers of steps");
-    switch (options->compression.kinds[ZR_COMPRESSED_GRADIENTS].method) {
-    case ZR_METHOD_ONEBIT:
-        return check_onebit(options);
-    case ZR_METHOD_ZERONE:
-        return check_zerone(options);
-    default:
-        return ZR_OK;
-    }
-}
-
-static zr_result check_method(const struct zr_compression *compression, enum zr_compressed_kind kind)
-{
-    const int method = (int)compression->kinds[kind].method, packing = (int)compression->kinds[kind].packing;
+    const int method = (int)how->kinds[kind].method, packing = (int)how->kinds[kind].packing;
+    const float parameter = how->kinds[kind].parameter;
     if (method < 0 || method >= ZR_METHODS_COUNT || (method > 0 && kind != ZR_COMPRESSED_GRADIENTS))
         return zr_fail(ZR_ERR_INVALID, "compression: no method %d of kind %d", method, (int)kind);
     if (method == ZR_METHOD_PACKED && (packing <= ZR_PACKING_ONEBIT || packing >= ZR_PACKINGS_COUNT))
         return zr_fail(ZR_ERR_INVALID, "compression: unknown packing %d", packing);
+    if (method == ZR_METHOD_LOW_RANK && !(parameter >= 0 && parameter <= 65536))
+        return zr_fail(ZR_ERR_INVALID, "compression: rank %g; use 0 to 65536", (double)parameter);
+    if (method == ZR_METHOD_LARGEST && !(parameter > 0 && parameter < 1))
+        return zr_fail(ZR_ERR_INVALID, "compression: share %g; use a number above 0 and below 1",
+                       (double)parameter);
     return ZR_OK;
 }
 
-/* Differences of parameters, and the second hop's packing. */
-static zr_result check_differences(const struct zr_engine_options *options)
+static zr_result check_compression(const struct zr_compression *how, unsigned world)
 {
-    const struct zr_compression *how = &options->compression;
+    zr_result result = ZR_OK;
+    for (unsigned kind = 0; kind < ZR_COMPRESSED_KINDS && result == ZR_OK; kind++)
+        if (how->kinds[kind].on)
+            result = check_kind(how, (enum zr_compressed_kind)kind);
+    if (result != ZR_OK)
+        return result;
     if ((unsigned)how->kinds[ZR_COMPRESSED_GRADIENTS].between >= ZR_PACKINGS_COUNT ||
         (unsigned)how->activations[0] >= ZR_PACKINGS_COUNT ||
         (unsigned)how->activations[1] >= ZR_PACKINGS_COUNT)
         return zr_fail(ZR_ERR_INVALID, "compression: unknown packing between nodes or of activations");
-    if (!how->kinds[ZR_COMPRESSED_PARAMETERS].on || !how->kinds[ZR_COMPRESSED_PARAMETERS].differences)
-        return ZR_OK;
-    if (options->kernels->executes && !options->kernels->host_visible)
-        return zr_fail(ZR_ERR_INVALID,
-                       "compression: differences of parameters are not supported by the kernels \"%s\"",
-                       options->kernels->name);
-    if (options->stage > 2)
-        return zr_fail(ZR_ERR_INVALID, "compression: differences of parameters require stage 1 or 2, where "
-                                       "every rank keeps the parameters that differences are added to");
-    if (options->offload.optimizer || options->tensor || options->pipeline || options->sharing)
-        return zr_fail(ZR_ERR_INVALID, "compression: differences of parameters require whole models whose "
-                                       "state is on the device");
-    return options->optimizer.average_decay > 0
-               ? zr_fail(ZR_ERR_INVALID,
-                         "compression: differences of parameters exclude a moving average, which "
-                         "replaces parameters")
-               : ZR_OK;
+    if (how->node_ranks > 0 && world % how->node_ranks != 0)
+        return zr_fail(ZR_ERR_INVALID, "compression: nodes of %u ranks do not divide %u ranks",
+                       how->node_ranks, world);
+    if (!(how->tolerance >= 0))
+        return zr_fail(ZR_ERR_INVALID, "compression.tolerance is %g; use at least 0", how->tolerance);
+    if (!(how->settle_ratio >= 0 && how->settle_ratio <= 1))
+        return zr_fail(ZR_ERR_INVALID, "compression: settle_ratio %g; use 0 to 1", how->settle_ratio);
+    return ZR_OK;
 }
 
-static zr_result check_compression(const struct zr_engine_options *options)
+static zr_result check_outer(const struct zr_outer *o)
 {
-    zr_result result = ZR_OK;
-    for (unsigned kind = 0; kind < ZR_COMPRESSED_KINDS && result == ZR_OK; kind++)
-        if (options->compression.kinds[kind].on)
-            result = check_method(&options->compression, (enum zr_compressed_kind)kind);
-    if (result == ZR_OK)
-        result = check_differences(options);
-    if (result != ZR_OK)
-        return result;
-    unsigned node_ranks = options->compression.node_ranks, world = zr_comm_world(options->comm);
-    if (node_ranks > 0 && world % node_ranks != 0)
-        return zr_fail(ZR_ERR_INVALID, "compression: nodes of %u ranks do not divide %u ranks", node_ranks,
-                       world);
-    if (options->compression.secondary_shards && options->stage < 3)
-        return zr_fail(ZR_ERR_INVALID, "compression: secondary shards require stage 3");
-    if (!(options->compression.tolerance >= 0) ||
-        (options->compression.tolerance > 0 && options->compression.check_steps == 0))
-        return zr_fail(ZR_ERR_INVALID, "compression: a tolerance is at least 0 and requires check_steps");
-    if (!(options->compression.settle_ratio >= 0 && options->compression.settle_ratio <= 1))
-        return zr_fail(ZR_ERR_INVALID, "compression: settle_ratio %g; use 0 to 1",
-                       options->compression.settle_ratio);
-    if (options->compression.tolerance > 0 &&
-        options->compression.kinds[ZR_COMPRESSED_GRADIENTS].method == ZR_METHOD_LARGEST &&
-        options->optimizer.kind == ZR_OPTIMIZER_SGD && options->optimizer.momentum_factor > 0)
-        return zr_fail(ZR_ERR_INVALID, "compression: a tolerance excludes the largest numbers of SGD with "
-                                       "momentum, which the ranks keep and the optimizer does not");
-    if (options->compression.check_steps > 0 && options->kernels->executes && !options->kernels->host_visible)
-        return zr_fail(ZR_ERR_INVALID, "compression: checks are not supported by the kernels \"%s\"",
-                       options->kernels->name);
-    if (zr_comm_world(options->comm) > 1 && options->stage == 0 &&
-        (options->compression.kinds[ZR_COMPRESSED_PARAMETERS].on ||
-         (options->compression.kinds[ZR_COMPRESSED_GRADIENTS].on &&
-          options->compression.kinds[ZR_COMPRESSED_GRADIENTS].method == ZR_METHOD_PACKED)))
-        return zr_fail(ZR_ERR_INVALID,
-                       "compression by packing requires stage 1, 2 or 3, where each rank owns a shard");
-    return options->compression.kinds[ZR_COMPRESSED_GRADIENTS].on &&
-                   options->compression.kinds[ZR_COMPRESSED_GRADIENTS].method != ZR_METHOD_PACKED
-               ? check_errors(options)
-               : ZR_OK;
-}
-
-/* Whether ranks have more state than their pools of parameters and of the optimizer, or have these elsewhere.
- */
-static bool has_other_state(const struct zr_engine_options *options)
-{
-    bool other = options->offload.optimizer || options->stashed_versions > 0 || options->outer.period > 0;
-    for (unsigned kind = 0; kind < ZR_COMPRESSED_KINDS; kind++)
-        other |= options->compression.kinds[kind].on;
-    return other;
-}
-
-static zr_result check_snapshots(const struct zr_engine_options *options)
-{
-    bool elsewhere = options->own_norm || has_other_state(options) || !options->kernels->host_visible;
-    return options->snapshots && elsewhere
-               ? zr_fail(ZR_ERR_INVALID,
-                         "snapshots exclude offload, asynchronous pipelines, compression, outer "
-                         "steps and tensors that the host cannot read")
-               : ZR_OK;
-}
-
-/* See kept.h. */
-static zr_result check_kept(const struct zr_engine_options *options)
-{
-    const struct zr_optimizer *optimizer = zr_optimizer_of(options->optimizer.kind);
-    if (options->backup && (!options->kept || zr_comm_world(options->backup) < 2 ||
-                            zr_comm_world(options->backup) != zr_comm_world(options->comm) ||
-                            options->backup_distance >= zr_comm_world(options->comm)))
-        return zr_fail(ZR_ERR_INVALID, "backup requires kept memory, at least two ranks of comm, and a "
-                                       "backup_distance below their number");
-    if (!options->kept)
-        return ZR_OK;
-    if (options->kernels->executes && (!options->kernels->host_visible || !options->kept->take))
-        return zr_fail(ZR_ERR_INVALID, "kept memory is not supported by the kernels \"%s\"",
-                       options->kernels->name);
-    if (options->own_norm || has_other_state(options))
-        return zr_fail(ZR_ERR_INVALID,
-                       "kept memory excludes offload, asynchronous pipelines, compression and outer "
-                       "steps, whose state is elsewhere");
-    if (options->precision == ZR_PRECISION_FP16)
-        return zr_fail(ZR_ERR_INVALID, "kept memory excludes fp16, whose loss scale is not kept; use bf16");
-    if (optimizer->prepares || options->optimizer.average_decay > 0)
-        return zr_fail(
-            ZR_ERR_INVALID,
-            "kept memory excludes a moving average and the optimizer %s, whose updates need all ranks",
-            optimizer->name);
-    if (options->scattered_gradients)
-        return zr_fail(ZR_ERR_INVALID, "kept memory requires contiguous gradients");
-    return options->stage == 0 && options->precision != ZR_PRECISION_FP32 && zr_comm_world(options->comm) > 1
-               ? zr_fail(ZR_ERR_INVALID, "kept memory excludes stage 0 in bf16, whose updates gather sums")
-               : ZR_OK;
-}
-
-/* What groups exclude, see struct zr_outer. */
-static zr_result check_outer(const struct zr_engine_options *options)
-{
-    const struct zr_outer *o = &options->outer;
     const unsigned fragments = o->fragments > 0 ? o->fragments : 1;
     const struct number numbers[] = {{"outer.rate", o->rate, 0, FLT_MAX, false},
                                      {"outer.momentum", o->momentum, 0, 1, true},
@@ -493,73 +231,241 @@ static zr_result check_outer(const struct zr_engine_options *options)
             "outer: %u fragments must divide %u steps, at most %d, and the delay of %u must be below "
             "the quotient",
             fragments, o->period, ZR_OUTER_FRAGMENTS_MAX, o->delay);
-    if (fragments > 1 && options->pipeline)
-        return zr_fail(ZR_ERR_INVALID,
-                       "outer.fragments requires 1 with a pipeline, whose ranks share tensors of "
-                       "different units");
-    if (options->precision == ZR_PRECISION_FP16)
-        return zr_fail(ZR_ERR_INVALID, "outer requires fp32 or bf16: in fp16 groups skip different steps");
-    if (options->optimizer.average_decay > 0 || options->offload.delayed || options->stashed_versions > 0)
-        return zr_fail(ZR_ERR_INVALID,
-                       "outer excludes a moving average, a delayed update and stashed versions");
-    if ((options->compression.kinds[ZR_COMPRESSED_GRADIENTS].on &&
-         options->compression.kinds[ZR_COMPRESSED_GRADIENTS].method != ZR_METHOD_PACKED) ||
-        options->compression.kinds[ZR_COMPRESSED_PARAMETERS].differences)
-        return zr_fail(ZR_ERR_INVALID,
-                       "outer excludes compression with errors and differences of parameters, "
-                       "which add up; use a packing");
-    if (options->kernels->executes && !options->kernels->host_visible && options->offload.optimizer)
-        return zr_fail(ZR_ERR_INVALID, "outer requires state on the device with the kernels \"%s\"",
-                       options->kernels->name);
-    if (o->delay > 0 && options->offload.file)
-        return zr_fail(ZR_ERR_INVALID, "outer.delay excludes offload.file; use 0");
     return check_numbers(numbers, sizeof numbers / sizeof *numbers);
 }
 
-/* What parameter servers exclude, see struct zr_servers. */
-static zr_result check_servers(const struct zr_engine_options *options)
+/* ---- What options exclude and require ------------------------------------------------------------------ */
+
+static bool packs(const struct zr_engine_options *o, enum zr_compressed_kind kind)
 {
-    const struct zr_servers *s = &options->servers;
-    if (!s->on)
-        return ZR_OK;
-    if (options->kernels->executes && !(s->pull && s->push && s->clock && s->read && s->write))
-        return zr_fail(ZR_ERR_INVALID, "servers require pull, push, clock, read and write");
-    if (zr_comm_world(options->comm) > 1 || options->stage > 0)
-        return zr_fail(ZR_ERR_INVALID, "servers require one rank and stage 0");
-    if (options->kernels->executes && !options->kernels->host_visible)
-        return zr_fail(ZR_ERR_INVALID,
-                       "servers require tensors that the host can access, and the kernels are \"%s\"",
-                       options->kernels->name);
-    if (options->precision == ZR_PRECISION_FP16 || options->optimizer.clip > 0)
-        return zr_fail(ZR_ERR_INVALID,
-                       "servers exclude fp16 and clipping: a worker has its own gradients only");
-    if (options->optimizer.average_decay > 0 || options->outer.period > 0 || options->offload.optimizer ||
-        options->compression.kinds[ZR_COMPRESSED_GRADIENTS].on ||
-        options->compression.kinds[ZR_COMPRESSED_PARAMETERS].on || options->kept || options->tensor ||
-        options->pipeline || options->measures_squares)
-        return zr_fail(ZR_ERR_INVALID,
-                       "servers exclude a moving average, groups, offload, compression, kept memory, "
-                       "measures_squares, and tensor and pipeline parallelism");
-    const struct zr_optimizer *optimizer = zr_optimizer_with(&options->optimizer, ZR_KEEPS_NOTHING);
-    for (unsigned i = 0; i < optimizer->slots_count; i++)
-        if (!zr_slot_is_plain(&optimizer->slots[i]) || optimizer->slots[i].covers)
-            return zr_fail(ZR_ERR_INVALID,
-                           "servers keep a float of each element, which the state of %s is not",
-                           optimizer->name);
-    return ZR_OK;
+    return o->compression.kinds[kind].on;
 }
 
-static zr_result check_shared(const struct zr_engine_options *options)
+static bool is_by(const struct zr_engine_options *o, enum zr_compression_method method)
 {
-    const bool invisible = options->kernels->executes && !options->kernels->host_visible;
-    if (!options->shares_parameters || (options->stage <= 2 && !options->kept && !options->snapshots &&
-                                        !options->servers.on && !has_other_state(options) && !invisible))
-        return ZR_OK;
-    return zr_fail(
-        ZR_ERR_INVALID,
-        "shares_parameters requires stage 0, 1 or 2 and kernels that are host_visible, without offload, "
-        "compression, kept, snapshots, servers, outer and stashed_versions");
+    return packs(o, ZR_COMPRESSED_GRADIENTS) &&
+           o->compression.kinds[ZR_COMPRESSED_GRADIENTS].method == method;
 }
+
+static bool keeps_errors(const struct zr_engine_options *o)
+{
+    return packs(o, ZR_COMPRESSED_GRADIENTS) && !is_by(o, ZR_METHOD_PACKED);
+}
+
+static bool has_plain_state(const struct zr_optimizer *optimizer)
+{
+    for (unsigned i = 0; i < optimizer->slots_count; i++)
+        if (!zr_slot_is_plain(&optimizer->slots[i]) || optimizer->slots[i].covers)
+            return false;
+    return true;
+}
+
+static bool can_back_up(const struct zr_engine_options *o)
+{
+    const unsigned world = zr_comm_world(o->comm);
+    return o->kept && zr_comm_world(o->backup) >= 2 && zr_comm_world(o->backup) == world &&
+           o->backup_distance < world;
+}
+
+static bool has_calls(const struct zr_servers *s)
+{
+    return s->pull && s->push && s->clock && s->read && s->write;
+}
+
+/* The modes: identifier, name in messages, whether options `o` have it. `invisible`: the kernels compute with
+ * tensors that the host cannot access. */
+#define MODES(_)                                                                                             \
+    _(STAGE_0, "stage 0", o->stage == 0)                                                                     \
+    _(STAGE_TO_1, "stage 0 or 1", o->stage <= 1)                                                             \
+    _(STAGE_TO_2, "stage 0, 1 or 2", o->stage <= 2)                                                          \
+    _(STAGE_FROM_1, "stage 1, 2 or 3", o->stage >= 1)                                                        \
+    _(STAGE_3, "stage 3", o->stage == 3)                                                                     \
+    _(STAGE_0_NARROW, "stage 0 in bf16, whose updates gather sums",                                          \
+      o->stage == 0 && o->precision != ZR_PRECISION_FP32 && several)                                         \
+    _(FP16, "fp16", o->precision == ZR_PRECISION_FP16)                                                       \
+    _(REDUCE_ONCE, "ZR_REDUCE_ONCE", o->reduce == ZR_REDUCE_ONCE)                                            \
+    _(ADAMW, "ZR_OPTIMIZER_ADAMW", o->optimizer.kind == ZR_OPTIMIZER_ADAMW)                                  \
+    _(LAMB, "ZR_OPTIMIZER_LAMB", o->optimizer.kind == ZR_OPTIMIZER_LAMB)                                     \
+    _(PREPARES, "an optimizer whose updates need all ranks", optimizer->prepares)                            \
+    _(NOT_AHEAD, "an optimizer that gathers or sums within an update", optimizer->not_ahead)                 \
+    _(PLAIN_STATE, "an optimizer with a float of state for each element",                                    \
+      has_plain_state(zr_optimizer_with(&o->optimizer, ZR_KEEPS_NOTHING)))                                   \
+    _(AVERAGE, "optimizer.average_decay", o->optimizer.average_decay > 0)                                    \
+    _(TRUST_AVERAGE, "optimizer.trust_average above 0",                                                      \
+      optimizer->averages == ZR_NUMBER_TRUST_AVERAGE && o->optimizer.trust_average > 0)                      \
+    _(CLIP, "optimizer.clip", o->optimizer.clip > 0)                                                         \
+    _(SQUARES, "measures_squares", o->measures_squares)                                                      \
+    _(SCATTERED, "scattered_gradients", o->scattered_gradients)                                              \
+    _(SEVERAL, "several ranks of comm", several)                                                             \
+    _(TENSOR, "tensor", o->tensor)                                                                           \
+    _(PIPELINE, "pipeline", o->pipeline)                                                                     \
+    _(SHARING, "sharing", o->sharing)                                                                        \
+    _(INVISIBLE, "kernels whose tensors the host cannot access", invisible)                                  \
+    _(UNREADABLE, "kernels that are not host_visible", !o->kernels->host_visible)                            \
+    _(INVISIBLE_FILE, "offload.file for tensors that the host cannot access", invisible && o->offload.file)  \
+    _(HOST_KERNELS, "host_kernels", o->host_kernels && o->host_kernels->host_visible)                        \
+    _(HOST, "offload.host", o->offload.host)                                                                 \
+    _(OFFLOAD, "offload.optimizer", o->offload.optimizer)                                                    \
+    _(OFFLOAD_SEVERAL, "offload.optimizer of several ranks", o->offload.optimizer &&several)                 \
+    _(FILED, "offload.file", o->offload.file)                                                                \
+    _(FOLDER, "a folder", o->offload.file && o->offload.file->folder)                                        \
+    _(PARAMETERS, "offload.parameters", o->offload.parameters)                                               \
+    _(PARAMETERS_FILE, "offload.parameters_file", o->offload.parameters_file)                                \
+    _(PARAMETERS_FOLDER, "a folder", o->offload.parameters_file && o->offload.parameters_file->folder)       \
+    _(DELAYED, "offload.delayed", o->offload.delayed)                                                        \
+    _(RESIDENT, "offload.resident_share above 0", o->offload.resident_share > 0)                             \
+    _(SPECULATIVE, "offload.speculative_bytes", o->offload.speculative_bytes > 0)                            \
+    _(OWN_NORM, "own_norm", o->own_norm)                                                                     \
+    _(STASHED, "stashed_versions", o->stashed_versions > 0)                                                  \
+    _(PACKS_GRADIENTS, "compression of gradients", packs(o, ZR_COMPRESSED_GRADIENTS))                        \
+    _(PACKS_PARAMETERS, "compression of parameters", packs(o, ZR_COMPRESSED_PARAMETERS))                     \
+    _(PACKS_SHARDS, "compression by packing",                                                                \
+      several && (packs(o, ZR_COMPRESSED_PARAMETERS) || is_by(o, ZR_METHOD_PACKED)))                         \
+    _(DIFFERENCES, "compression of differences of parameters",                                               \
+      packs(o, ZR_COMPRESSED_PARAMETERS) && o->compression.kinds[ZR_COMPRESSED_PARAMETERS].differences)      \
+    _(ERRORS, "compression with errors", keeps_errors(o))                                                    \
+    _(ONEBIT, "ZR_METHOD_ONEBIT", is_by(o, ZR_METHOD_ONEBIT))                                                \
+    _(SIGNS, "compression that sends signs", is_by(o, ZR_METHOD_ONEBIT) || is_by(o, ZR_METHOD_ZERONE))       \
+    _(SIGNS_STAGE_0, "compression that sends signs at stage 0",                                              \
+      o->stage == 0 && (is_by(o, ZR_METHOD_ONEBIT) || is_by(o, ZR_METHOD_ZERONE)))                           \
+    _(SIGNS_LAMB, "compression that sends signs, with ZR_OPTIMIZER_LAMB",                                    \
+      o->optimizer.kind == ZR_OPTIMIZER_LAMB && (is_by(o, ZR_METHOD_ONEBIT) || is_by(o, ZR_METHOD_ZERONE)))  \
+    _(LOW_RANK, "ZR_METHOD_LOW_RANK", is_by(o, ZR_METHOD_LOW_RANK))                                          \
+    _(LARGEST, "ZR_METHOD_LARGEST", is_by(o, ZR_METHOD_LARGEST))                                             \
+    _(ZERONE, "ZR_METHOD_ZERONE", is_by(o, ZR_METHOD_ZERONE))                                                \
+    _(ZERONE_NUMBERS, "warmup_steps and numbers of compression.zerone of at least 1",                        \
+      o->compression.warmup_steps && o->compression.zerone.variance_updates &&                               \
+          o->compression.zerone.local_steps && o->compression.zerone.interval_max)                           \
+    _(SETTLES, "compression.settle_ratio", keeps_errors(o) && o->compression.settle_ratio > 0)               \
+    _(SECONDARY, "compression.secondary_shards", o->compression.secondary_shards)                            \
+    _(CHECKS, "compression.check_steps", o->compression.check_steps > 0)                                     \
+    _(TOLERANCE, "compression.tolerance", o->compression.tolerance > 0)                                      \
+    _(LARGEST_MOMENTUM, "ZR_METHOD_LARGEST of SGD with momentum",                                            \
+      o->compression.kinds[ZR_COMPRESSED_GRADIENTS].method == ZR_METHOD_LARGEST &&                           \
+          o->optimizer.kind == ZR_OPTIMIZER_SGD && o->optimizer.momentum_factor > 0)                         \
+    _(KEPT, "kept memory", o->kept)                                                                          \
+    _(TAKE, "kept->take", o->kept && (o->kept->take || !o->kernels->executes))                               \
+    _(BACKUP, "backup", o->backup)                                                                           \
+    _(BACKUP_RANKS, "kept memory, at least two ranks of comm, and a backup_distance below their number",     \
+      o->backup &&can_back_up(o))                                                                            \
+    _(SNAPSHOTS, "snapshots", o->snapshots)                                                                  \
+    _(OUTER, "outer", o->outer.period > 0)                                                                   \
+    _(FRAGMENTS, "outer.fragments", o->outer.period > 0 && o->outer.fragments > 1)                           \
+    _(DELAY, "outer.delay", o->outer.period > 0 && o->outer.delay > 0)                                       \
+    _(OUTER_INVISIBLE, "outer for tensors that the host cannot access", o->outer.period > 0 && invisible)    \
+    _(SERVERS, "servers", o->servers.on)                                                                     \
+    _(SERVER_CALLS, "pull, push, clock, read and write", has_calls(&o->servers) || !o->kernels->executes)    \
+    _(SHARES, "shares_parameters", o->shares_parameters)
+
+#define ENUMERATOR(mode, name, on) mode,
+#define NAME(mode, name, on)       [mode] = (name),
+#define CASE(mode, name, on)                                                                                 \
+    case mode:                                                                                               \
+        return on;
+enum mode { NO_MODE, MODES(ENUMERATOR) MODES_COUNT };
+static const char *const names[] = {MODES(NAME)};
+
+static bool is_on(const void *settings, unsigned mode)
+{
+    const struct zr_engine_options *o = settings;
+    const struct zr_optimizer *optimizer = zr_optimizer_of(o->optimizer.kind);
+    const bool several = zr_comm_world(o->comm) > 1,
+               invisible = o->kernels->executes && !o->kernels->host_visible;
+    switch ((enum mode)mode) {
+        MODES(CASE)
+    case NO_MODE:
+    case MODES_COUNT:
+        break;
+    }
+    return false;
+}
+
+/* The first rule that is broken gives the message. */
+static const struct zr_rule rules[] = {
+    ZR_REQUIRES(REDUCE_ONCE, NULL, "use ZR_REDUCE_EACH", STAGE_TO_1),
+    ZR_REQUIRES(TRUST_AVERAGE, NULL, "use 0", ONEBIT),
+    ZR_REQUIRES(BACKUP, NULL, NULL, BACKUP_RANKS),
+
+    ZR_REQUIRES(OFFLOAD, NULL, "set offload.host", HOST),
+    ZR_REQUIRES(PARAMETERS, NULL, "set offload.host", HOST),
+    ZR_REQUIRES(PARAMETERS, NULL, NULL, OFFLOAD),
+    ZR_REQUIRES(PARAMETERS, NULL, NULL, STAGE_3),
+    ZR_REQUIRES(FILED, NULL, NULL, OFFLOAD),
+    ZR_REQUIRES(FILED, NULL, NULL, FOLDER),
+    ZR_REQUIRES(PARAMETERS_FILE, NULL, NULL, PARAMETERS),
+    ZR_REQUIRES(PARAMETERS_FILE, NULL, NULL, PARAMETERS_FOLDER),
+    ZR_REQUIRES(DELAYED, NULL, NULL, OFFLOAD),
+    ZR_EXCLUDES(DELAYED, NULL, NULL, AVERAGE, SQUARES, RESIDENT),
+    ZR_EXCLUDES(DELAYED, "a delayed update starts after the norm is known", NULL, SPECULATIVE),
+    ZR_EXCLUDES(SPECULATIVE, NULL, "use AdamW", NOT_AHEAD),
+    ZR_REQUIRES(OFFLOAD_SEVERAL, "at stage 0 each rank would keep the whole optimizer state in host memory",
+                "use stage 1", STAGE_FROM_1),
+    ZR_EXCLUDES(OFFLOAD_SEVERAL, "it keeps whole gradients", "use ZR_REDUCE_EACH", REDUCE_ONCE),
+    ZR_EXCLUDES(INVISIBLE, "not supported by these kernels", NULL, SPECULATIVE, PARAMETERS_FILE, DIFFERENCES,
+                CHECKS, LOW_RANK, LARGEST, ZERONE, SIGNS_STAGE_0, SIGNS_LAMB, KEPT, SERVERS),
+    ZR_REQUIRES(INVISIBLE_FILE, NULL, NULL, HOST_KERNELS),
+
+    ZR_REQUIRES(STASHED, "stage 3 keeps no whole parameters", NULL, STAGE_TO_2),
+    ZR_REQUIRES(OWN_NORM, "stage 3 keeps no whole parameters", NULL, STAGE_TO_2),
+    ZR_EXCLUDES(STASHED, "these update parameters outside of a step's end", NULL, DELAYED, SPECULATIVE),
+    ZR_EXCLUDES(OWN_NORM, "these update parameters outside of a step's end", NULL, DELAYED, SPECULATIVE),
+    ZR_EXCLUDES(STASHED, "some stages would skip a step that others apply", "use bf16", FP16),
+    ZR_EXCLUDES(OWN_NORM, "some stages would skip a step that others apply", "use bf16", FP16),
+
+    ZR_EXCLUDES(DIFFERENCES, "no rank keeps the parameters that differences are added to", "use stage 1 or 2",
+                STAGE_3),
+    ZR_EXCLUDES(DIFFERENCES, "it requires whole models whose state is on the device", NULL, OFFLOAD, TENSOR,
+                PIPELINE, SHARING),
+    ZR_EXCLUDES(DIFFERENCES, "it replaces parameters", NULL, AVERAGE),
+    ZR_REQUIRES(SECONDARY, NULL, NULL, STAGE_3),
+    ZR_REQUIRES(TOLERANCE, NULL, NULL, CHECKS),
+    ZR_EXCLUDES(TOLERANCE, "the ranks keep the momentum and the optimizer does not", NULL, LARGEST_MOMENTUM),
+    ZR_REQUIRES(PACKS_SHARDS, "each rank owns a shard", NULL, STAGE_FROM_1),
+    ZR_EXCLUDES(ERRORS, "a step's gradients have errors of earlier steps", NULL, SQUARES),
+    ZR_EXCLUDES(ERRORS, "a loss scale would change its errors", "use bf16", FP16),
+    ZR_EXCLUDES(ERRORS, "it requires whole models whose state is on the device", NULL, OFFLOAD, TENSOR,
+                PIPELINE, SHARING),
+    ZR_REQUIRES(SETTLES, "its variance settles", NULL, ADAMW),
+    ZR_REQUIRES(SETTLES, "the other warm-ups have known numbers of steps", NULL, ONEBIT, LOW_RANK),
+    ZR_EXCLUDES(SIGNS, "it sends parameters by itself", NULL, PACKS_PARAMETERS),
+    ZR_REQUIRES(ONEBIT, NULL, NULL, STAGE_TO_1),
+    ZR_REQUIRES(ZERONE, "between exchanges each rank has parameters of its own, which no shard can hold",
+                NULL, STAGE_0),
+    ZR_REQUIRES(ZERONE, NULL, NULL, ZERONE_NUMBERS),
+    ZR_REQUIRES(ZERONE, "it moves variance and momentum", NULL, ADAMW),
+    ZR_REQUIRES(ONEBIT, NULL, NULL, ADAMW, LAMB),
+    ZR_EXCLUDES(SIGNS_STAGE_0, "it sends momentum", "use stage 1", CHECKS),
+    ZR_EXCLUDES(SIGNS, NULL, NULL, AVERAGE),
+    ZR_REQUIRES(SIGNS_LAMB, NULL, NULL, TRUST_AVERAGE),
+    ZR_EXCLUDES(SIGNS, "parameters change by what is sent", NULL, SPECULATIVE),
+
+    ZR_REQUIRES(KEPT, NULL, NULL, TAKE),
+    ZR_EXCLUDES(KEPT, "its state is elsewhere", NULL, OFFLOAD, OWN_NORM, STASHED, PACKS_GRADIENTS,
+                PACKS_PARAMETERS, OUTER),
+    ZR_EXCLUDES(KEPT, "its loss scale is not kept", "use bf16", FP16),
+    ZR_EXCLUDES(KEPT, NULL, NULL, AVERAGE, PREPARES, SCATTERED, STAGE_0_NARROW),
+    ZR_EXCLUDES(SNAPSHOTS, "the state is elsewhere", NULL, OFFLOAD, OWN_NORM, STASHED, PACKS_GRADIENTS,
+                PACKS_PARAMETERS, OUTER, UNREADABLE),
+
+    ZR_EXCLUDES(FRAGMENTS, "its ranks share tensors of different units", "use 1", PIPELINE),
+    ZR_EXCLUDES(OUTER, "groups skip different steps", "use bf16", FP16),
+    ZR_EXCLUDES(OUTER, NULL, NULL, AVERAGE, DELAYED, STASHED),
+    ZR_EXCLUDES(OUTER, "these add up what is sent", "use a packing", ERRORS, DIFFERENCES),
+    ZR_EXCLUDES(OUTER_INVISIBLE, NULL, NULL, OFFLOAD),
+    ZR_EXCLUDES(DELAY, NULL, "use 0", FILED),
+
+    ZR_REQUIRES(SERVERS, NULL, NULL, SERVER_CALLS),
+    ZR_REQUIRES(SERVERS, NULL, NULL, STAGE_0),
+    ZR_EXCLUDES(SERVERS, "a worker has its own gradients only", NULL, SEVERAL, FP16, CLIP),
+    ZR_EXCLUDES(SERVERS, NULL, NULL, AVERAGE, OUTER, OFFLOAD, PACKS_GRADIENTS, PACKS_PARAMETERS, KEPT, TENSOR,
+                PIPELINE, SQUARES),
+    ZR_REQUIRES(SERVERS, "servers update ranges of tensors", NULL, PLAIN_STATE),
+
+    ZR_REQUIRES(SHARES, NULL, NULL, STAGE_TO_2),
+    ZR_EXCLUDES(SHARES, NULL, NULL, KEPT, SNAPSHOTS, SERVERS, OFFLOAD, STASHED, OUTER, PACKS_GRADIENTS,
+                PACKS_PARAMETERS, INVISIBLE),
+};
+static const struct zr_mode_table table = {names, rules, sizeof rules / sizeof *rules, is_on, NULL};
 
 zr_result zr_engine_check_options(const struct zr_engine_options *options)
 {
@@ -586,32 +492,18 @@ zr_result zr_engine_check_options(const struct zr_engine_options *options)
     if ((unsigned)options->reduce > ZR_REDUCE_ONCE)
         return zr_fail(ZR_ERR_INVALID, "unknown reduce %d; use ZR_REDUCE_EACH or ZR_REDUCE_ONCE",
                        (int)options->reduce);
-    if (options->reduce == ZR_REDUCE_ONCE && options->stage > 1)
-        return zr_fail(ZR_ERR_INVALID,
-                       "ZR_REDUCE_ONCE requires stage 0 or 1, and the stage is %u; use ZR_REDUCE_EACH",
-                       options->stage);
     zr_result result = check_optimizer(options);
     if (result == ZR_OK)
         result = check_scaling(&options->loss_scaling);
     if (result == ZR_OK)
         result = check_gradient_uses(options);
     if (result == ZR_OK)
-        result = check_offload(options);
+        result = zr_modes_check(&table, options);
     if (result == ZR_OK)
-        result = check_versions(options);
+        result = check_offload(&options->offload);
     if (result == ZR_OK)
-        result = check_offload_host_invisible(options);
+        result = check_compression(&options->compression, zr_comm_world(options->comm));
     if (result == ZR_OK)
-        result = check_compression(options);
-    if (result == ZR_OK)
-        result = check_kept(options);
-    if (result == ZR_OK)
-        result = check_snapshots(options);
-    if (result == ZR_OK)
-        result = check_outer(options);
-    if (result == ZR_OK)
-        result = check_servers(options);
-    if (result == ZR_OK)
-        result = check_shared(options);
+        result = check_outer(&options->outer);
     return result == ZR_OK ? check_parameters(options) : result;
 }

@@ -198,7 +198,7 @@ static bool begin_restart(struct launcher *launcher, unsigned rank, const char *
     } else {
         bool leaves = zr_replicas_lose(&launcher->replicas, rank);
         zr_local_log("%s; %s", reason,
-                     leaves ? "its replica leaves, and a successor hands its state over"
+                     leaves ? "its replica leaves, once a successor has taken its place"
                             : "a successor replaces it, because its replica has to remain");
     }
     await_rejoin(launcher);

@@ -958,7 +958,7 @@ static zr_result run(struct loop *loop, struct zr_local_world *local, unsigned r
             say_products(loop);
         const char *words = zr_rank_kept_words(config);
         if (zr_local_restarts(local) == 0 && words && words[0])
-            zr_say("--%s: %s, so a restart continues from the last save",
+            zr_say("--%s: no memory is kept with %s, so a restart continues from the last save",
                    config->max_restarts > 0 ? "max-restarts" : "elastic", words);
         if (zr_local_restarts(local) > 0 && loop->rank.keep && !continues && !moves)
             zr_say(

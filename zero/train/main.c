@@ -150,20 +150,15 @@ static int weigh_policy(void)
     return use->fits ? -1 : ZR_EXIT_MEMORY;
 }
 
-/* Refuses copies of state that is elsewhere, for --redundancy 2 and --save-background. Returns -1, or an exit
- * code. */
+/* Refuses --redundancy 2 without kept memory. Returns -1, or an exit code. */
 static int check_copies(void)
 {
-    const char *words = config.redundancy > 1 ? zr_rank_kept_words(&config) : NULL,
-               *snapshot = zr_rank_snapshot_words(&config);
-    if (snapshot && zr_train_leads(&config))
-        zr_say("--save-background cannot copy the state: %s; leave one of the two out", snapshot);
-    if (snapshot)
-        return ZR_EXIT_USAGE;
-    if (words && zr_train_leads(&config))
-        zr_say("--redundancy 2 requires kept memory, which this run lacks: %s; leave one of the two out",
-               words);
-    return words ? ZR_EXIT_USAGE : -1;
+    const char *mode = config.redundancy > 1 ? zr_rank_kept_words(&config) : NULL;
+    if (mode && zr_train_leads(&config))
+        zr_say(
+            "--redundancy 2 requires kept memory, which cannot be combined with %s; leave one of the two out",
+            mode);
+    return mode ? ZR_EXIT_USAGE : -1;
 }
 
 /* Checks --memory-limit, also for the fewest replicas, whose plan is the largest. Returns -1, or an exit

@@ -16,9 +16,9 @@ static zr_result smallest_stage(const struct zr_train_config *config, zr_arena *
 {
     struct zr_train_config changed = *config;
     struct zr_stage_choice choice = {.reserved_bytes = SIZE_MAX};
-    for (changed.stage = 0; changed.stage <= zr_train_highest_stage(config); changed.stage++) {
+    for (changed.stage = 0; changed.stage <= 3; changed.stage++) {
         struct zr_byte_plan plan;
-        if (zr_train_offload_words(&changed))
+        if (!zr_train_takes_stage(config, changed.stage))
             continue;
         zr_result result = zr_rank_plan(&plan, &changed, 0, host_arena);
         if (result != ZR_OK)

@@ -97,10 +97,7 @@ static bool configure(const struct search *search, const struct zr_strategy *str
 {
     *out = *search->config;
     zr_strategy_apply(out, strategy);
-    if (out->reduce == ZR_REDUCE_ONCE && strategy->stage > 1)
-        return false;
-    return (zr_train_shards(out) > 1 || strategy->stage == 0 || out->offload_parameters) &&
-           !zr_train_offload_words(out) && !zr_train_device_words(out) && zr_train_check_stages(out) == ZR_OK;
+    return zr_train_takes_stage(out, strategy->stage) && zr_train_check_stages(out) == ZR_OK;
 }
 
 /* Whether the strategy fits; checks live bytes first, which is cheaper than a plan. */

@@ -228,7 +228,7 @@ static void test_options(struct rig *rig, unsigned stage)
     bad.backup = NULL;
     bad.snapshots = true;
     bad.outer.period = 2;
-    refused(&bad, "a copy of state that is elsewhere", "snapshots exclude");
+    refused(&bad, "a copy of state that is elsewhere", "snapshots cannot be combined with outer");
 }
 
 /* Numbers of the optimizer and the loss scale: what each may not be. */

@@ -793,8 +793,8 @@ static int refuse(struct zr_local_world *local, unsigned rank, void *argument)
         struct zr_offload offload;
         const char *words;
     } wrong[] = {
-        {1, ZR_REDUCE_EACH, {.optimizer = true}, "host arena"},
-        {3, ZR_REDUCE_EACH, {.host = rig.arena, .parameters = true}, "stage 3"},
+        {1, ZR_REDUCE_EACH, {.optimizer = true}, "set offload.host"},
+        {3, ZR_REDUCE_EACH, {.host = rig.arena, .parameters = true}, "requires offload.optimizer"},
         {2, ZR_REDUCE_EACH, {.host = rig.arena, .optimizer = true, .parameters = true}, "stage 3"},
         {0, ZR_REDUCE_EACH, {.host = rig.arena, .optimizer = true}, "stage 1"},
         {1, ZR_REDUCE_EACH, {.host = rig.arena, .delayed = true}, "optimizer"},
@@ -802,11 +802,11 @@ static int refuse(struct zr_local_world *local, unsigned rank, void *argument)
         {1,
          ZR_REDUCE_EACH,
          {.host = rig.arena, .optimizer = true, .delayed = true, .resident_share = 0.5},
-         "offload.resident_share 0"},
+         "combined with offload.resident_share"},
         {3,
          ZR_REDUCE_EACH,
          {.host = rig.arena, .optimizer = true, .parameters_file = &file},
-         "offload.parameters and"},
+         "requires offload.parameters"},
         {1, ZR_REDUCE_EACH, {.host = rig.arena, .optimizer = true, .file = &crowded}, "buffers is 17"},
         {1,
          ZR_REDUCE_EACH,

@@ -14,44 +14,11 @@
 
 #define MIB ((size_t)1 << 20)
 
-/* Words about state that is not in the engine's pools; NULL: none. */
-static const char *elsewhere(const struct zr_train_config *config)
-{
-    const struct zr_pipeline pipeline = zr_stages_pipeline(&config->stages, NULL);
-    bool compresses = false;
-    for (unsigned i = 0; i < ZR_COMPRESSED_KINDS; i++)
-        compresses |= config->compression.kinds[i].on;
-    return config->offload_optimizer != ZR_TIER_NONE ? "--offload-optimizer has the state elsewhere"
-           : compresses                              ? "--compress has state of its own"
-           : config->stages.ranks > 1 && zr_pipeline_is_asynchronous(&pipeline)
-               ? "an asynchronous pipeline has versions of the parameters"
-           : config->comm == ZR_TRAIN_COMM_PS ? "parameter servers have the state"
-           : config->outer.period > 0         ? "--outer has steps of its own"
-                                              : NULL;
-}
-
-const char *zr_rank_snapshot_words(const struct zr_train_config *config)
-{
-    return !config->save_background           ? NULL
-           : config->backend == ZR_TRAIN_CUDA ? "the state is on a GPU"
-                                              : elsewhere(config);
-}
-
 const char *zr_rank_kept_words(const struct zr_train_config *config)
 {
-    if (!zr_train_replaces_ranks(config) || config->comm == ZR_TRAIN_COMM_PS)
-        return "";
-    return zr_option_get(ZR_OPTION_SERVICE) != 0               ? "zrd keeps memory beyond the end of a run"
-           : elsewhere(config)                                 ? elsewhere(config)
-           : zr_train_precision(config) == ZR_PRECISION_FP16   ? "fp16 has a loss scale"
-           : config->optimizer.average_decay > 0               ? "--ema has an average"
-           : config->noise_decay > 0                           ? "--noise-scale has averages"
-           : zr_optimizer_of(config->optimizer.kind)->prepares ? "the optimizer's update needs all ranks"
-           : config->stage == 0 && zr_train_precision(config) != ZR_PRECISION_FP32 &&
-                   zr_train_shards(config) > 1
-               ? "--stage 0 in bf16 gathers sums in the update"
-           : config->checkpoints.scattered ? "--no-contiguous has no pools"
-                                           : NULL;
+    return !zr_train_replaces_ranks(config) || config->comm == ZR_TRAIN_COMM_PS
+               ? ""
+               : zr_exclusions_of_kept(config);
 }
 
 zr_result zr_rank_kept_tensor(void *keep, const struct zr_kept_request *request, void **out)

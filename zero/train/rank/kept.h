@@ -12,10 +12,9 @@ struct zr_kept_course {
     uint64_t data_order, data_steps, data_rows; /* see zr_data_set_order() and zr_data_resume() */
 };
 
-/* Why a run with these settings restarts from its saves only; NULL: it has kept memory. */
+/* The setting with which a run restarts from its saves only; "": no rank is replaced; NULL: there is kept
+ * memory. */
 const char *zr_rank_kept_words(const struct zr_train_config *config);
-/* Why --save-background is not possible with these settings; NULL: it is possible, or not requested. */
-const char *zr_rank_snapshot_words(const struct zr_train_config *config);
 /* Opens the rank's segment, or creates it; rank->kept is then memory for zr_engine_options.kept. Opens those
  * of the other ranks for reading. Collective. No effect without kept memory. Errors as for zr_keep_open() and
  * zr_keep_create(). */

@@ -287,10 +287,7 @@ static int apply_zero_r(struct zr_train_config *config)
         return -1;
     if (config->zero_r == sizeof zero_r / sizeof *zero_r) {
         config->finds_strategy = true;
-        if (config->memory_limit_bytes > 0)
-            return -1;
-        zr_say("--zero-r auto requires --memory-limit BYTES");
-        return ZR_EXIT_USAGE;
+        return -1;
     }
     const struct zero_r *preset = &zero_r[config->zero_r];
     const char *message = contradicts(config, preset);
@@ -358,31 +355,14 @@ static uint64_t default_warmup(uint64_t steps)
     return tenth < max_steps ? tenth : max_steps;
 }
 
-/* Message about --epochs; NULL: valid. */
-static const char *epochs_conflict(const struct zr_train_config *config)
-{
-    return !config->epochs ? "--epochs requires --data-order epochs: the other order reads windows at random"
-           : zr_flag_given(config, "steps")
-               ? "--epochs cannot be combined with --steps; leave one of the two out"
-           : !config->data[0]
-               ? "--epochs requires --data, from which it computes the steps; give that, or --steps"
-           : config->finds_max || config->finds_strategy
-               ? "--epochs cannot be combined with --find-max and --zero-r auto, which choose the rows of a step; "
-                 "give --steps"
-               : NULL;
-}
-
 /* Sets the steps of --epochs from the data and the rows of a step. Returns -1, or an exit code. */
 static int count_epoch_steps(struct zr_train_config *config)
 {
     struct zr_data data;
     struct zr_data_options options = zr_rank_data_options(config);
-    const char *message = config->passes ? epochs_conflict(config) : NULL;
-    zr_result result = message ? zr_fail(ZR_ERR_INVALID, "%s", message) : ZR_OK;
-    if (!config->passes || (!message && options.data_ranks == 0)) /* zr_args_together() refuses the ranks */
-        return -1;
-    if (result == ZR_OK)
-        result = zr_data_open(&data, &options);
+    if (!config->passes || options.data_ranks == 0 || zr_exclusions_check_epochs(config) != ZR_OK)
+        return -1; /* zr_args_together() refuses the ranks and the options */
+    zr_result result = zr_data_open(&data, &options);
     if (result != ZR_OK) {
         zr_say("%s", zr_last_error());
         return (int)zr_exit_of(result);
@@ -571,9 +551,10 @@ int zr_args_parse(struct zr_train_config *out, int argc, char **argv)
     code = count_ranks(out);
     if (code >= 0)
         return code;
-    const char *message = zr_args_beside_find_max(out, &rest);
-    if (message) {
-        zr_say("%s", message);
+    if (zr_flag_given(out, "find-max") && out->find_max == ZR_LIMIT_BATCH &&
+        (rest.train_batch || rest.has_batch)) {
+        zr_say("--find-max batch searches for the batch; remove %s from the file of --config",
+               rest.train_batch ? "train_batch_size" : "train_micro_batch_size_per_gpu");
         return ZR_EXIT_USAGE;
     }
     if (out->config_file[0])
@@ -600,7 +581,7 @@ int zr_args_parse(struct zr_train_config *out, int argc, char **argv)
     code = count_epoch_steps(out);
     if (code >= 0)
         return code;
-    message = zr_servers_resolve(out);
+    const char *message = zr_servers_resolve(out);
     if (message) {
         zr_say("%s", message);
         return ZR_EXIT_USAGE;

@@ -307,9 +307,8 @@ static inline bool zr_train_differs(const struct zr_train_config *config)
 }
 
 /* settings/servers.c: reads --ps, --staleness and --worker-sleep, and sets the defaults of --comm ps. Returns
- * NULL, or a message / the message about what --comm ps requires or excludes; NULL: none. */
+ * NULL, or a message. */
 const char *zr_servers_resolve(struct zr_train_config *config);
-const char *zr_servers_conflict(const struct zr_train_config *config);
 
 /* Number of ranks of a group that ZeRO divides state among. */
 static inline unsigned zr_train_shards(const struct zr_train_config *config)
@@ -418,10 +417,10 @@ static inline bool zr_train_has_file(const struct zr_train_config *config)
 {
     return config->offload_optimizer == ZR_TIER_NVME || config->offload_parameters == ZR_TIER_NVME;
 }
-/* Message about offload settings that cannot be combined; NULL: valid. */
-const char *zr_train_offload_words(const struct zr_train_config *config);
-/* Message about settings that --backend cuda lacks or requires; NULL: valid. */
-const char *zr_train_device_words(const struct zr_train_config *config);
+/* settings/exclusions.c: whether the run may have this ZeRO stage, with the other settings as they are. */
+bool zr_train_takes_stage(const struct zr_train_config *config, unsigned stage);
+/* The mode that excludes kept memory, as messages name it; NULL: none. */
+const char *zr_exclusions_of_kept(const struct zr_train_config *config);
 
 /* Whether ranks may be on several hosts, each with a launcher that watches only its own ranks. */
 static inline bool zr_train_spans_hosts(const struct zr_train_config *config)

@@ -275,160 +275,22 @@ zr_result zr_compress_check_hosts(const struct zr_train_config *config, unsigned
                      ranks_of_host(config));
 }
 
-/* What local steps exclude, see zero/engine/zerone.h. */
-static const char *zerone_conflict(const struct zr_train_config *config)
-{
-    if (config->stage > 0)
-        return "--compress gradients:zerone requires --stage 0: between exchanges each rank has parameters of its "
-               "own, which no shard can hold";
-    if (config->compress_check > 0)
-        return "--compress-check cannot be combined with --compress gradients:zerone, which exchanges no gradients "
-               "that it could measure";
-    if (config->optimizer.kind != ZR_OPTIMIZER_ADAMW || config->optimizer.average_decay > 0)
-        return "--compress gradients:zerone requires --optimizer adamw without a moving average";
-    if (zr_shape_context(&config->shape) > 1)
-        return "--compress gradients:zerone cannot be combined with --cp, whose ranks compute one sequence with the "
-               "same parameters; give data ranks instead";
-    return config->compress_warmup == 0
-               ? "--compress gradients:zerone requires --compress-warmup of at least 1: without a variance "
-                 "nothing is updated"
-               : NULL;
-}
-
-/* What the sending of signs excludes, see zero/engine/onebit.h. */
-static const char *onebit_conflict(const struct zr_train_config *config)
-{
-    static char words[192];
-    if (config->compression.kinds[ZR_COMPRESSED_PARAMETERS].on)
-        return "--compress gradients:onebit sends signs of parameters, too; leave parameters out";
-    if (config->stage > 1)
-        return "--compress gradients:onebit requires --stage 0 or 1";
-    if (config->stage == 0 && config->compress_check > 0)
-        return "--compress-check requires --stage 1 for gradients:onebit: stage 0 exchanges no gradients that it could "
-               "measure";
-    if ((config->optimizer.kind != ZR_OPTIMIZER_ADAMW && config->optimizer.kind != ZR_OPTIMIZER_LAMB) ||
-        config->optimizer.average_decay > 0)
-        return "--compress gradients:onebit requires --optimizer adamw or lamb without a moving average";
-    if (config->optimizer.kind == ZR_OPTIMIZER_LAMB && config->optimizer.trust_average <= 0)
-        return "--compress gradients:onebit with --optimizer lamb requires --trust-average above 0";
-    if (config->speculative_bytes)
-        return "--compress gradients:onebit cannot be combined with --speculative-update, after which parameters "
-               "do not change by what is sent; leave it out";
-    const uint64_t window = zr_warmup_window(config->optimizer.beta2);
-    if (config->compress_warmup < window) {
-        snprintf(words, sizeof words,
-                 "--compress-warmup %" PRIu64
-                 " ends before the variance is settled; give auto or at least 1 / (1 - "
-                 "beta2), %" PRIu64 " steps, or a smaller --beta2",
-                 config->compress_warmup, window);
-        return words;
-    }
-    return NULL;
-}
-
-/* What methods exclude that keep errors, see zero/engine/errors.h. */
-static const char *errors_conflict(const struct zr_train_config *config)
-{
-    if (!zr_compression_keeps_errors(&config->compression))
-        return NULL;
-    if (zr_train_precision(config) == ZR_PRECISION_FP16)
-        return "--compress with errors of gradients requires fp32 or bf16: a loss scale would change its errors";
-    if (zr_train_has_host_tier(config) || config->shape.tensor > 1 || config->stages.ranks > 1)
-        return "--compress with errors of gradients requires whole models whose state is on the device";
-    return zr_compression_is_by(&config->compression, ZR_METHOD_ONEBIT)   ? onebit_conflict(config)
-           : zr_compression_is_by(&config->compression, ZR_METHOD_ZERONE) ? zerone_conflict(config)
-                                                                          : NULL;
-}
-
-/* Whether the compression needs no owners of shards. */
-static bool at_stage_0(const struct zr_compression *compression)
-{
-    return !compression->kinds[ZR_COMPRESSED_PARAMETERS].on && zr_compression_keeps_errors(compression);
-}
-
-static const char *differences_conflict(const struct zr_train_config *config)
-{
-    if (!config->compression.kinds[ZR_COMPRESSED_PARAMETERS].differences)
-        return NULL;
-    if (config->stage > 2)
-        return "--compress sdp4bit and parameters:difference require --stage 1 or 2: with stage 3 no rank keeps the "
-               "whole parameters that differences are added to";
-    if (zr_train_has_host_tier(config) || config->shape.tensor > 1 || config->stages.ranks > 1)
-        return "--compress sdp4bit and parameters:difference require whole models whose state is on the device";
-    return config->optimizer.average_decay > 0
-               ? "--compress sdp4bit and parameters:difference cannot be combined with --ema, which replaces "
-                 "parameters; leave one of the two out"
-               : NULL;
-}
-
-/* Whether a GPU has the kernels for what is compressed. */
-static bool on_gpu(const struct zr_train_config *config)
-{
-    const struct zr_compression *c = &config->compression;
-    return c->activations[0] == ZR_PACKING_ONEBIT && config->compress_check == 0 &&
-           !c->kinds[ZR_COMPRESSED_PARAMETERS].differences &&
-           (!c->kinds[ZR_COMPRESSED_GRADIENTS].on || zr_compression_is_by(c, ZR_METHOD_PACKED) ||
-            (zr_compression_is_by(c, ZR_METHOD_ONEBIT) && config->stage > 0 &&
-             config->optimizer.kind != ZR_OPTIMIZER_LAMB));
-}
-
 const char *zr_compress_conflict(const struct zr_train_config *config)
 {
-    if (zr_train_warmup_settles(config) &&
-        (config->optimizer.kind != ZR_OPTIMIZER_ADAMW || !zr_compression_keeps_errors(&config->compression) ||
-         zr_compression_is_by(&config->compression, ZR_METHOD_LARGEST) ||
-         zr_compression_is_by(&config->compression, ZR_METHOD_ZERONE)))
-        return "--compress-warmup auto requires --compress onebit or powersgd and --optimizer adamw, whose variance "
-               "settles; give a number of steps";
-    if (!zr_compression_is_by(&config->compression, ZR_METHOD_ZERONE) &&
-        (zr_flag_given(config, "zerone-variance") || zr_flag_given(config, "zerone-local") ||
-         zr_flag_given(config, "zerone-interval")))
-        return "--zerone-variance, --zerone-local and --zerone-interval require --compress gradients:zerone";
-    if (config->optimizer.kind == ZR_OPTIMIZER_LAMB && config->optimizer.trust_average > 0 &&
-        !zr_compression_is_by(&config->compression, ZR_METHOD_ONEBIT))
-        return "--trust-average requires --compress gradients:onebit";
-    if (!zr_train_compresses(config))
-        return config->node_ranks       ? "--node-size requires --compress"
-               : config->compress_check ? "--compress-check and --compress-tolerance require --compress"
-                                        : NULL;
-    if (config->compression.activations[0] != ZR_PACKING_ONEBIT && config->stages.ranks <= 1)
-        return "--compress activations requires --pp of 2 or more, whose stages send them";
-    if (config->compression.activations[0] != ZR_PACKING_ONEBIT &&
-        zr_train_precision(config) == ZR_PRECISION_FP16)
-        return "--compress activations requires fp32 or bf16: no loss scale is chosen for packed gradients";
-    if (config->backend == ZR_TRAIN_CUDA && !on_gpu(config))
-        return "--compress requires --backend host for powersgd, topk, zerone, onebit at stage 0 or with lamb, sdp4bit, "
-               "parameters:difference, activations and --compress-check: no kernels of a GPU compute them";
-    if (config->prove)
-        return "--compress changes losses and cannot be used with --prove; leave one of the two out";
-    if (!zr_train_compresses_data(config))
-        return config->node_ranks || config->compress_check
-                   ? "--node-size and --compress-check require --compress of parameters or gradients"
-                   : NULL;
-    if (config->compress_tolerance > 0 && config->compress_check == 0)
-        return "--compress-tolerance requires --compress-check above 0";
-    if (zr_train_shards(config) == 1)
-        return "--compress requires several data ranks, which send parameters and gradients";
-    if ((config->stage == 0 && !at_stage_0(&config->compression)) || config->stage == ZR_STAGE_AUTO)
-        return "--compress requires --stage 1, 2 or 3, where each rank updates a shard; or gradients:onebit, "
-               "zerone, powersgd or topk";
-    unsigned shards = zr_train_shards(config), node = config->node_ranks;
+    const uint64_t window = zr_warmup_window(config->optimizer.beta2);
+    const unsigned shards = zr_train_shards(config), node = config->node_ranks;
     if (config->nodes_are_hosts && data_ranks_of_host(config) == 0)
         return "--compress takes hosts as nodes, but the ranks of this host do not divide the data ranks into equal "
                "nodes; start equal numbers of ranks on all hosts, or give --node-size";
-    if (node > 0 && !has_nodes(&config->compression))
-        return "--node-size requires hpz or a packing of gradients, as int4, in --compress: other methods have no "
-               "nodes; leave it out";
     if (node > 0 && (shards % node != 0 || node >= shards))
         return "--node-size must divide the number of data ranks and be below it";
-    if (config->compression.secondary_shards && (config->stage != 3 || node < 2))
-        return "--compress hpz requires --stage 3 and --node-size N of 2 or more, or MPI ranks on several hosts, as "
-               "each node keeps the parameters once";
-    if (config->cuda_graph && (node > 0 || zr_compression_is_by(&config->compression, ZR_METHOD_ONEBIT)))
-        return "--cuda-graph cannot be combined with --node-size or --compress gradients:onebit, whose operations "
-               "differ from step to step or between communicators";
-    if (config->finds_strategy)
-        return "--compress cannot be combined with --zero-r auto, which may choose stage 0; give --stage";
-    const char *differs = differences_conflict(config);
-    return differs ? differs : errors_conflict(config);
+    if (zr_compression_is_by(&config->compression, ZR_METHOD_ONEBIT) && config->compress_warmup < window) {
+        zr_fail(ZR_ERR_INVALID,
+                "--compress-warmup %" PRIu64
+                " ends before the variance is settled; give auto or at least 1 / (1 - "
+                "beta2), %" PRIu64 " steps, or a smaller --beta2",
+                config->compress_warmup, window);
+        return zr_last_error();
+    }
+    return NULL;
 }

@@ -100,15 +100,16 @@ void zr_compress_read_file(struct zr_train_config *config);
 void zr_compress_resolve(struct zr_train_config *config);
 /* Takes hosts as nodes if MPI ranks on several hosts compress without --node-size. */
 void zr_compress_take_hosts(struct zr_train_config *config);
-/* Message about settings that --compress excludes; NULL: none. */
+/* Message about numbers of --compress; NULL: none. */
 const char *zr_compress_conflict(const struct zr_train_config *config);
 
 /* ---- Consistency --------------------------------------------------------------------------------------- */
 
-struct zr_config_rest;
-/* Message about an option that contradicts --find-max; NULL: none. */
-const char *zr_args_beside_find_max(const struct zr_train_config *config, const struct zr_config_rest *rest);
-/* Message about --global-batch, --resize and --elastic; NULL: none (sizes.c). */
+/* Checks what options exclude and require (exclusions.c). ZR_ERR_INVALID: "A requires B: reason; fix", or "A
+ * cannot be combined with B: reason; fix". The second function checks the rules of --epochs only. */
+zr_result zr_exclusions_check(const struct zr_train_config *config);
+zr_result zr_exclusions_check_epochs(const struct zr_train_config *config);
+/* Message about the sizes of --resize and --elastic; NULL: none (sizes.c). */
 const char *zr_sizes_conflict(const struct zr_train_config *config);
 /* Checks resolved settings. Returns -1, or an exit code after printing a message. */
 int zr_args_together(const struct zr_train_config *config);

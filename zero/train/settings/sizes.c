@@ -135,68 +135,6 @@ zr_result zr_train_resolve_rows(struct zr_train_config *config)
     return ZR_OK;
 }
 
-/* ---- Consistency --------------------------------------------------------------------------------------- */
-
-static bool is_asynchronous(const struct zr_train_config *config)
-{
-    const struct zr_pipeline pipeline = zr_stages_pipeline(&config->stages, NULL);
-    return config->stages.ranks > 1 && zr_pipeline_is_asynchronous(&pipeline);
-}
-
-/* Message about --global-batch; NULL: valid. */
-static const char *rows_conflict(const struct zr_train_config *config)
-{
-    return config->global_batch == 0 ? NULL
-           : config->finds_max || config->finds_strategy
-               ? "--global-batch cannot be combined with --find-max and --zero-r auto, which choose the rows of a step; "
-                 "leave it out"
-           : zr_division_is_even(zr_train_division(config)) ? NULL
-           : config->comm == ZR_TRAIN_COMM_PS
-               ? "--global-batch with --comm ps must be a multiple of --batch times --ranks"
-           : is_asynchronous(config)
-               ? "--global-batch with --schedule 2bw or pipedream must be a multiple of --batch times the data ranks"
-           : config->noise_decay > 0
-               ? "--global-batch with --noise-scale must be a multiple of --batch times the data ranks"
-               : NULL;
-}
-
-/* Message about settings that a run cannot have if its size changes; NULL: valid. */
-static const char *resize_conflict(const struct zr_train_config *config)
-{
-    return config->resize[0] && config->elastic[0]
-               ? "--resize cannot be combined with --elastic, which takes its sizes from events; leave one of the two "
-                 "out"
-           : config->by_mpi || config->comm != ZR_CARRIER_LOCAL
-               ? "--elastic and --resize require --comm local: the other transports have a fixed number of ranks"
-           : config->start.kind != ZR_START_FORK
-               ? "--elastic and --resize require ranks that zr-train forks, with --ranks"
-           : config->backend == ZR_TRAIN_CUDA
-               ? "--elastic and --resize require --backend host: ranks that join would need a card of their own"
-           : config->ranks_as == ZR_RANKS_AS_THREADS ? "--elastic and --resize require --ranks-as processes"
-           : config->redundancy > 1
-               ? "--elastic and --resize cannot be combined with --redundancy 2; leave it out"
-           : config->save_background
-               ? "--elastic and --resize cannot be combined with --save-background; leave it out"
-           : config->prove ? "--prove compares a run of one size; leave --elastic and --resize out"
-           : config->spill ? "--elastic and --resize cannot be combined with --spill; leave it out"
-           : config->trace[0]
-               ? "--elastic and --resize cannot be combined with --trace, whose files are those of ranks; leave it out"
-           : config->outer.period > 0
-               ? "--elastic and --resize cannot be combined with --outer, whose groups have a fixed size; leave it out"
-           : zr_train_compresses_data(config)
-               ? "--elastic and --resize cannot be combined with --compress of what data ranks send, which has a state "
-                 "per rank; leave it out"
-           : config->noise_decay > 0
-               ? "--elastic and --resize cannot be combined with --noise-scale, whose averages are of one size of batch; "
-                 "leave it out"
-           : is_asynchronous(config)
-               ? "--elastic and --resize cannot be combined with --schedule 2bw and pipedream, which have versions of the "
-                 "parameters; give another schedule"
-           : config->finds_max || config->finds_strategy
-               ? "--elastic and --resize cannot be combined with --find-max and --zero-r auto; leave them out there"
-               : NULL;
-}
-
 /* Checks a size that the run may get. */
 static zr_result check_size(const struct zr_train_config *config, unsigned replicas)
 {
@@ -212,12 +150,10 @@ static zr_result check_size(const struct zr_train_config *config, unsigned repli
 
 const char *zr_sizes_conflict(const struct zr_train_config *config)
 {
-    const char *text = config->resize, *message = rows_conflict(config);
+    const char *text = config->resize;
     uint64_t at, to;
-    if (!message && zr_train_changes_size(config))
-        message = resize_conflict(config);
-    if (message || !zr_train_changes_size(config))
-        return message;
+    if (!zr_train_changes_size(config))
+        return NULL;
     if (config->elastic[0] && (zr_train_data_ranks(config) < config->least_replicas ||
                                zr_train_data_ranks(config) > config->most_replicas))
         return "--elastic MIN:MAX requires --ranks with MIN to MAX data replicas to start with";
