@@ -71,7 +71,8 @@ struct zr_launch_replicas zr_train_launch_replicas(const struct zr_train_config 
 void zr_train_set_replicas(struct zr_train_config *config, unsigned replicas)
 {
     config->world = replicas * zr_train_replica_ranks(config);
-    config->ranks_here = config->world;
+    if (!zr_train_is_apart(config))
+        config->ranks_here = config->world;
     if (config->global_batch > 0)
         config->micro_batches = zr_division_rounds(zr_train_division(config));
 }
@@ -166,15 +167,22 @@ static const char *resize_conflict(const struct zr_train_config *config)
     return config->resize[0] && config->elastic[0]
                ? "--resize cannot be combined with --elastic, which takes its sizes from events; leave one of the two "
                  "out"
-           : config->by_mpi || config->comm != ZR_CARRIER_LOCAL
-               ? "--elastic and --resize require --comm local: the other transports have a fixed number of ranks"
-           : config->start.kind != ZR_START_FORK
+           : zr_train_is_apart(config) && config->resize[0]
+               ? "--resize requires ranks that zr-train forks, with --comm local; give --elastic MIN:MAX"
+           : zr_train_is_apart(config) && config->redundancy < 2
+               ? "--elastic over --rendezvous requires --redundancy 2: the state of a lost host is in copies on others"
+           : zr_train_is_apart(config) && config->least_replicas < 2
+               ? "--elastic over --rendezvous requires a MIN of 2 or more: a copy of a rank's state is on another rank"
+           : config->by_mpi || (config->comm != ZR_CARRIER_LOCAL && !zr_train_is_apart(config))
+               ? "--elastic and --resize require --comm local, or --elastic --comm tcp with --rendezvous: the other "
+                 "transports have a fixed number of ranks"
+           : config->start.kind != ZR_START_FORK && !zr_train_is_apart(config)
                ? "--elastic and --resize require ranks that zr-train forks, with --ranks"
            : config->backend == ZR_TRAIN_CUDA
                ? "--elastic and --resize require --backend host: ranks that join would need a card of their own"
            : config->ranks_as == ZR_RANKS_AS_THREADS ? "--elastic and --resize require --ranks-as processes"
-           : config->redundancy > 1
-               ? "--elastic and --resize cannot be combined with --redundancy 2; leave it out"
+           : config->redundancy > 1 && !zr_train_is_apart(config)
+               ? "--elastic and --resize cannot be combined with --redundancy 2 on one machine; leave it out"
            : config->save_background
                ? "--elastic and --resize cannot be combined with --save-background; leave it out"
            : config->prove ? "--prove compares a run of one size; leave --elastic and --resize out"
