@@ -197,8 +197,10 @@ struct zr_local_world {
     uint32_t next[ZR_MAX_WORLD]; /* number of each rank after the change, or ZR_LOCAL_LEAVES; written before
                                   * restarts advances */
     /* Of a launcher whose only rank meets those of other launchers, see zr_local_agree_to_leave(). */
-    bool apart;                         /* it is one; written before the fork */
-    _Atomic bool leaves;                /* the rank's replica is to leave */
+    _Atomic uint32_t hosts; /* 1 + the ranks of each host when the ranks of this size first met, or 1;
+                             * 0: they have not met */
+    bool apart;             /* it is one; written before the fork */
+    _Atomic bool leaves;    /* the rank's replica is to leave */
     _Atomic bool leaving[ZR_MAX_WORLD]; /* of the replicas: the ranks have agreed that it leaves; written
                                          * before zr_local_move() */
     _Atomic bool absent[ZR_MAX_WORLD]; /* ranks that are lost with their launchers: this one is to stand in */

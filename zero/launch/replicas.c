@@ -274,5 +274,6 @@ void zr_replicas_change(struct zr_replicas *replicas, bool *running)
     memset(replicas->leaves, 0, sizeof replicas->leaves);
     replicas->leaving = replicas->joining = 0;
     atomic_store(&local->resize_wanted, false);
+    atomic_store(&local->hosts, 0);
     atomic_store(&local->sizes, atomic_load(&local->sizes) + 1);
 }

@@ -17,8 +17,6 @@
 enum { EXIT_FAILED = 1, EXIT_USAGE = 2, EXIT_MEMORY = 4 };
 #define RETRY_NS UINT64_C(50000000) /* between two rendezvous */
 #define LOOK_NS  UINT64_C(5000000)
-#define STAND_IN_NS                                                                                          \
-    UINT64_C(20000000000) /* beyond the time for lost ranks: for launchers that stand in for them */
 
 zr_result zr_tcp_check(const struct zr_start *start, bool rendezvous)
 {
@@ -52,6 +50,17 @@ static void nap(uint64_t ns)
     zr_word_wait(&unused, 0, ns);
 }
 
+static uint64_t heartbeat_ns(void)
+{
+    return tcp.options.heartbeat_ns ? tcp.options.heartbeat_ns : ZR_TCP_HEARTBEAT_NS;
+}
+
+/* Time beyond that for lost ranks, for launchers that stand in for them. */
+static uint64_t stand_in_ns(void)
+{
+    return 4 * ZR_TCP_LOST_BEATS * heartbeat_ns();
+}
+
 static bool is_elastic(void)
 {
     return tcp.launch.rendezvous && tcp.launch.replicas.by_events;
@@ -62,7 +71,7 @@ static uint64_t limit_ns(bool again)
 {
     const uint64_t join_ns = tcp.launch.join_timeout_ns;
     if (again)
-        return tcp.launch.rejoin_timeout_ns + (is_elastic() && tcp.options.rank > 0 ? STAND_IN_NS : 0);
+        return tcp.launch.rejoin_timeout_ns + (is_elastic() && tcp.options.rank > 0 ? stand_in_ns() : 0);
     return join_ns > 0 && join_ns < ZR_TCP_JOIN_NS ? join_ns : ZR_TCP_JOIN_NS;
 }
 
@@ -110,7 +119,7 @@ static zr_result connect_all(struct zr_local_world *local, unsigned rank)
         now_ns = zr_os_now_ns();
         if (result != ZR_OK && asks && now_ns >= until_ns && ask_for_stand_ins(local, missing)) {
             asks = false;
-            until_ns = now_ns + STAND_IN_NS;
+            until_ns = now_ns + stand_in_ns();
         }
         if (result == ZR_OK || result == ZR_ERR_INVALID || !options.local || now_ns >= until_ns)
             break;
@@ -144,8 +153,7 @@ static void disconnect(bool fails)
 static bool lost(struct zr_local_world *local)
 {
     char words[ZR_TRANSPORT_WHY_BYTES];
-    uint64_t beat_ns = tcp.options.heartbeat_ns ? tcp.options.heartbeat_ns : ZR_TCP_HEARTBEAT_NS;
-    uint64_t until_ns = zr_os_now_ns() + 2 * ZR_TCP_LOST_BEATS * beat_ns;
+    uint64_t until_ns = zr_os_now_ns() + 2 * ZR_TCP_LOST_BEATS * heartbeat_ns();
     enum zr_tcp_loss loss = ZR_TCP_ALL_THERE;
     if (!tcp.open || zr_local_is_out_of_step(local) ||
         (!is_elastic() && atomic_load(&local->restarts) >= tcp.launch.max_restarts))
@@ -269,7 +277,7 @@ static int watch_rank(const struct zr_launch_options *options, unsigned rank,
     int code = EXIT_MEMORY;
     zr_local_sockets_clear(&part.sockets);
     if (zr_local_control_make(&part.control, options->world) == ZR_OK) {
-        part.control.local->apart = true;
+        part.control.local->apart = options->replicas.inner > 0;
         part.stands_in = from != NULL;
         if (from) {
             zr_local_set_world(part.control.local, from->world);
