@@ -687,11 +687,14 @@ static void resize(struct launcher *launcher)
 static void restart(struct launcher *launcher)
 {
     struct zr_local_world *local = launcher->local;
+    char of[24] = "";
     if (!have_rejoined(launcher))
         return;
+    if (launcher->replaced <= launcher->options->max_restarts)
+        snprintf(of, sizeof of, " of %u", launcher->options->max_restarts);
     if (launcher->loss[0])
-        zr_local_log("%s; restart %u of %u waits up to %.4g s for it", launcher->loss, launcher->replaced,
-                     launcher->options->max_restarts, (double)rejoin_limit_ns(launcher->options) * 1e-9);
+        zr_local_log("%s; restart %u%s waits up to %.4g s for it", launcher->loss, launcher->replaced, of,
+                     (double)rejoin_limit_ns(launcher->options) * 1e-9);
     launcher->loss[0] = '\0';
     if (atomic_load(&local->resizing))
         resize(launcher);
