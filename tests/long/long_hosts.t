@@ -166,6 +166,34 @@ def lose_second_host(name, **flags):
     return run.words
 
 
+def check_smaller(cuts):
+    """The second host is lost for good, by the death of its launchers or by its link."""
+    name = "a link that is cut for good" if cuts else "a host that is lost for good"
+    run = Restarted(120, elastic="2:4", redundancy=2, rejoin_within=1, stage=3 - cuts, global_batch=12)
+    wait_for(lambda: lines(run.log) >= 20)
+    before = run.pids()[:2]
+    if cuts:
+        cut()
+    else:
+        for rank in (2, 3):
+            run.run[rank].kill()
+    run.more_steps()
+    same(run.pids()[:2], before, f"{name}: the ranks of the first host keep their processes")
+    run.words = end(run.run)
+    mend()
+    same([one.returncode for one in run.run], [0, 0] + [1 if cuts else -signal.SIGKILL] * 2, f"{name}: the first host ends with all its steps") or \
+        note("".join(run.words)[-2500:])
+    with open(run.report) as file:
+        got = json.load(file)
+    same([size["replicas"] for size in got["sizes"]], [4, 2], "with two replicas")
+    schedule = {**run.flags, "resize": f"{got['sizes'][-1]['step']}:2"}
+    for key in ("heartbeat", "rejoin_within", "max_restarts", "elastic", "redundancy"):
+        del schedule[key]
+    same(got["loss_hex"], train(ranks=4, **schedule, **SHAPE).report["loss_hex"], "and the losses of --resize")
+    ok(all("was not back within 1 s" in one for one in run.words[2:] if cuts) and "takes its place until its replica has left" in run.words[0],
+       "and words") or note("".join(run.words)[-2500:])
+
+
 def check_new_host():
     words = lose_second_host("a host that comes back with new processes", save=path("saved"), save_every=20)
     ok("resumed after step" in words[0], "from the last save") or note(words[0][-800:])
@@ -188,6 +216,8 @@ else:
     check_kills()
     check_cuts()
     check_cut_for_good()
+    check_smaller(cuts=False)
+    check_smaller(cuts=True)
     check_new_host()
     check_cut()
 done()

@@ -91,6 +91,22 @@ def check_restart(lost):
         same(json.load(file)["loss_hex"], want.report["loss_hex"], "with the losses of a run without a kill")
 
 
+def check_smaller():
+    """A rank that is lost with its launcher leaves the run, whose losses are those of a schedule."""
+    flags = dict(stage=2, steps=100, global_batch=6, eval_every=0)
+    where, log, report = free_port("127.0.0.1"), path("elastic.jsonl"), path("elastic.json")
+    ranks = [start_rank(rank, 3, where, elastic="2:3", redundancy=2, max_restarts=1, rejoin_within=0.5, heartbeat=0.5, **flags,
+                        **({"log": log, "json": report} if rank == 0 else {})) for rank in range(3)]
+    in_steps(log)
+    ranks[1].kill()
+    words = [one.communicate(timeout=HANG)[1] for one in ranks]
+    ok(ranks[0].returncode == ranks[2].returncode == 0 and "rank 1 stays away: this host takes its place" in words[0]
+       and "begins with 2 data replicas" in words[0], "a host that is lost for good: the run goes on without it") or note("".join(words)[-1500:])
+    with open(report) as file:
+        got = json.load(file)
+    same(got["loss_hex"], train(**FLAGS, **flags, ranks=3, resize=f"{got['sizes'][-1]['step']}:2").report["loss_hex"], "with the losses of --resize")
+
+
 def check_refused(reason, **flags):
     got = train(**{**FLAGS, **flags})
     ok(got.code == 2 and reason in got.err and got.err.count("\n") == 1, f"refused: {reason}") or note(got.err[-500:])
@@ -102,6 +118,7 @@ if socket.has_ipv6 and os.path.exists("/proc/net/if_inet6"):
     check_rendezvous("[::1]")
 check_lost()
 check_restart(lost=0)
+check_smaller()
 far = dict(comm="tcp", ranks=2, rank=1, secret_file=SECRET)
 check_refused("--rendezvous requires --comm tcp", rendezvous="a:1")
 check_refused("--heartbeat requires --comm tcp", heartbeat=2)
@@ -110,6 +127,8 @@ check_refused("--rejoin-within requires --max-restarts", comm="tcp", ranks=2, re
 check_refused("--secret-file requires --rendezvous", comm="tcp", secret_file=SECRET)
 check_refused("requires the rank of this process", comm="tcp", ranks=2, rendezvous="a:1")
 check_refused("--rank 2 requires --rendezvous, and --ranks N above it", comm="tcp", ranks=2, rank=2, rendezvous="a:1")
+check_refused("--elastic over --rendezvous requires --redundancy 2", rendezvous="127.0.0.1:1", elastic="2:3", **{**far, "ranks": 3})
+check_refused("requires a MIN of 2 or more", rendezvous="127.0.0.1:1", elastic="1:3", redundancy=2, max_restarts=1, **{**far, "ranks": 3})
 check_refused("give HOST:PORT", rendezvous="nowhere", **far)
 check_refused("neither an address nor a name that this host knows", rendezvous="nowhere.invalid:1", **far)
 check_refused("requires --secret-file", **{**far, "rendezvous": "127.0.0.1:1", "secret_file": None})

@@ -88,7 +88,8 @@ static zr_result check_same_file(const struct state *state, const char *path)
 
     if (state->world == 1)
         return ZR_OK;
-    mine.words[0] = zr_hash_more(0, path, strlen(path) + 1);
+    if (!state->in_place) /* a file in memory has a name per process */
+        mine.words[0] = zr_hash_more(0, path, strlen(path) + 1);
     result = zr_safetensors_put(&state->contents, state->data_at_bytes,
                                 &(struct zr_safetensors_sink){digest_header, &mine.words[1]});
     if (result == ZR_OK)

@@ -196,6 +196,14 @@ struct zr_local_world {
     _Atomic uint32_t sizes;      /* changes so far */
     uint32_t next[ZR_MAX_WORLD]; /* number of each rank after the change, or ZR_LOCAL_LEAVES; written before
                                   * restarts advances */
+    /* Of a launcher whose only rank meets those of other launchers, see zr_local_agree_to_leave(). */
+    _Atomic uint32_t hosts; /* 1 + the ranks of each host when the ranks of this size first met, or 1;
+                             * 0: they have not met */
+    bool apart;             /* it is one; written before the fork */
+    _Atomic bool leaves;    /* the rank's replica is to leave */
+    _Atomic bool leaving[ZR_MAX_WORLD]; /* of the replicas: the ranks have agreed that it leaves; written
+                                         * before zr_local_move() */
+    _Atomic bool absent[ZR_MAX_WORLD]; /* ranks that are lost with their launchers: this one is to stand in */
 
     /* Exchange of ring descriptors: the rank whose turn it is to send. */
     _Alignas(64) _Atomic uint32_t turn; /* attempt * world + rank */
@@ -266,10 +274,20 @@ struct zr_local_part {
      * no other launchers. */
     bool (*elsewhere)(struct zr_local_part *part);
     void *state; /* argument of elsewhere() */
+    /* In a child of the launcher: runs a launcher for a rank that was lost with its own, and returns the exit
+     * code; NULL: there is none. */
+    int (*stand_in)(const struct zr_local_world *local, unsigned rank);
+    bool stands_in; /* this is such a launcher: the rank hands its state over, and its replica leaves */
 };
 int zr_local_watch_over(const struct zr_launch_options *options, struct zr_local_part *part);
 /* Prints one line on stderr, prefixed with the program's name. */
 void zr_local_log(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
+/* replicas.c: ranks with launchers of their own agree on the replicas that leave. wants: [world], of each
+ * rank: its replica is to leave (`leaves`). Replica 0, which has the rendezvous, and the least number stay.
+ * Returns how many leave; 0: there is no change. */
+unsigned zr_local_agree_to_leave(struct zr_local_world *local, const struct zr_launch_replicas *options,
+                                 const bool *wants);
 
 /* rank.c: this process's ends of the sockets, for share.c. */
 const struct zr_local_sockets *zr_local_own_sockets(void);

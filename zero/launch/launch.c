@@ -9,6 +9,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -51,8 +52,10 @@ struct launcher {
 
     struct zr_kept_holder holder; /* of the ranks' kept memory */
     struct zr_replicas replicas;
-    unsigned replaced, stalled; /* restarts of max_restarts / beyond them since a step has ended */
-    bool lost;                  /* a rank was lost since the last change of size */
+    unsigned replaced, stalled;    /* restarts of max_restarts / beyond them since a step has ended */
+    bool lost;                     /* a rank was lost since the last change of size */
+    pid_t stand_ins[ZR_MAX_WORLD]; /* launchers for ranks of other hosts, see struct zr_local_part */
+    unsigned stand_ins_count;
     sigset_t signals, mask_before;
     struct sigaction child_before;
 
@@ -138,6 +141,8 @@ static void kill_ranks(struct launcher *launcher)
             kill(launcher->pids[r], SIGKILL);
     for (unsigned i = 0; i < launcher->replicas.left_count; i++)
         kill(launcher->replicas.left[i], SIGKILL);
+    for (unsigned i = 0; i < launcher->stand_ins_count; i++)
+        kill(launcher->stand_ins[i], SIGKILL);
     launcher->killed = true;
 }
 
@@ -159,7 +164,8 @@ static uint64_t rejoin_limit_ns(const struct zr_launch_options *options)
 
 static void await_rejoin(struct launcher *launcher)
 {
-    launcher->restarts += !launcher->restarting;
+    if (!launcher->restarting) /* other launchers count too */
+        launcher->restarts = atomic_load(&launcher->local->restarts) + 1;
     launcher->restarting = true;
     launcher->rejoin_ns = launcher->now_ns + rejoin_limit_ns(launcher->options);
 }
@@ -168,7 +174,7 @@ static void await_rejoin(struct launcher *launcher)
 static bool may_stay(struct launcher *launcher)
 {
     /* The first status is that of the step that follows the last restart. */
-    if (atomic_load(&launcher->local->ranks[0].statuses) > 1)
+    if (atomic_load(&launcher->local->ranks[launcher->part->first].statuses) > 1)
         launcher->stalled = 0;
     return launcher->options->replicas.by_events && launcher->stalled++ < launcher->world;
 }
@@ -178,10 +184,8 @@ static bool may_stay(struct launcher *launcher)
 static bool begin_restart(struct launcher *launcher, unsigned rank, const char *reason)
 {
     const struct zr_launch_options *options = launcher->options;
-    if (!launcher->restarting) {
-        launcher->restarts = atomic_load(&launcher->local->restarts); /* other launchers count too */
-        launcher->replaced = options->replicas.most ? launcher->replaced : launcher->restarts;
-    }
+    if (!launcher->restarting && options->replicas.most == 0)
+        launcher->replaced = atomic_load(&launcher->local->restarts);
     bool replaces = launcher->replaced < options->max_restarts;
     bool rejoins = launcher->restarting || atomic_load(&launcher->local->resizing);
     if (launcher->ending || (!rejoins && !replaces && !may_stay(launcher)))
@@ -287,6 +291,17 @@ static void reap_threads(struct launcher *launcher)
             rank_ended(launcher, r, status);
 }
 
+/* Takes the processes that have ended from a list. */
+static void reap_list(struct launcher *launcher, pid_t *pids, unsigned *count)
+{
+    int status;
+    for (unsigned i = 0; i < *count; i++)
+        if (waitpid(pids[i], &status, WNOHANG) > 0) {
+            pids[i--] = pids[--*count];
+            launcher->alive--;
+        }
+}
+
 static void reap(struct launcher *launcher)
 {
     int status;
@@ -297,12 +312,8 @@ static void reap(struct launcher *launcher)
     for (unsigned r = 0; r < launcher->world; r++)
         if (launcher->running[r] && waitpid(launcher->pids[r], &status, WNOHANG) > 0)
             rank_ended(launcher, r, status);
-    struct zr_replicas *replicas = &launcher->replicas;
-    for (unsigned i = 0; i < replicas->left_count; i++)
-        if (waitpid(replicas->left[i], &status, WNOHANG) > 0) {
-            replicas->left[i--] = replicas->left[--replicas->left_count];
-            launcher->alive--;
-        }
+    reap_list(launcher, launcher->replicas.left, &launcher->replicas.left_count);
+    reap_list(launcher, launcher->stand_ins, &launcher->stand_ins_count);
 }
 
 /* ---- Requests and deadlines ---------------------------------------------------------------------------- */
@@ -523,6 +534,24 @@ static void close_door(struct launcher *launcher)
     zr_kept_holder_fini(&launcher->holder);
 }
 
+/* Files for what a change of size hands over; the launcher keeps them. */
+static zr_result open_memories(struct zr_local_part *part, const struct zr_launch_options *options)
+{
+    zr_result result = ZR_OK;
+    for (unsigned i = 0; i < ZR_LAUNCH_MEMORIES; i++)
+        part->memory[i] = -1;
+    for (unsigned i = 0; i < ZR_LAUNCH_MEMORIES && options->replicas.inner > 0 && result == ZR_OK; i++)
+        result = zr_host_file(&part->memory[i]);
+    return result;
+}
+
+static void close_memories(struct zr_local_part *part)
+{
+    for (unsigned i = 0; i < ZR_LAUNCH_MEMORIES; i++)
+        if (part->memory[i] >= 0)
+            close(part->memory[i]);
+}
+
 /* Forks the ranks that do not run. */
 static zr_result fork_ranks(struct launcher *launcher)
 {
@@ -561,6 +590,35 @@ static zr_result fork_ranks(struct launcher *launcher)
         launcher->alive++;
     }
     return ZR_OK;
+}
+
+/* Forks launchers for the ranks that rank 0 has missed. They end with this process. */
+static void stand_in(struct launcher *launcher)
+{
+    struct zr_local_part *part = launcher->part;
+    const pid_t self = getpid();
+    for (unsigned r = 0; part->stand_in && !launcher->ending && r < launcher->world; r++) {
+        if (!atomic_exchange(&launcher->local->absent[r], false))
+            continue;
+        zr_local_log("rank %u stays away: this host takes its place until its replica has left", r);
+        const pid_t pid = zr_fault(ZR_FAULT_THREAD) ? -1 : fork();
+        if (pid == 0) {
+            prctl(PR_SET_PDEATHSIG, SIGKILL);
+            if (getppid() != self)
+                _exit(EXIT_FAILED);
+            zr_replicas_close(&launcher->replicas);
+            close_door(launcher);
+            close_memories(part);
+            pthread_sigmask(SIG_SETMASK, &launcher->mask_before, NULL);
+            _exit(part->stand_in(launcher->local, r));
+        }
+        if (pid < 0) {
+            zr_local_log("cannot fork: raise `ulimit -u` or the cgroup's pids.max");
+            continue; /* rank 0 waits for the rank, and then ends the run */
+        }
+        launcher->stand_ins[launcher->stand_ins_count++] = pid;
+        launcher->alive++;
+    }
 }
 
 /* ---- Restarts ------------------------------------------------------------------------------------------ */
@@ -610,8 +668,16 @@ static void begin_resize(struct launcher *launcher)
 
 static void resize(struct launcher *launcher)
 {
+    struct zr_local_part *part = launcher->part;
+    const unsigned own = part->first;
     zr_replicas_change(&launcher->replicas, launcher->running);
-    launcher->part->count = launcher->world = launcher->local->world;
+    launcher->world = launcher->local->world;
+    if (launcher->local->apart) {
+        part->count = launcher->local->next[own] != ZR_LOCAL_LEAVES;
+        part->first = part->count > 0 ? launcher->local->next[own] : 0;
+    } else {
+        part->count = launcher->world;
+    }
     for (unsigned r = 0; r < launcher->world; r++)
         launcher->pids[r] = (pid_t)atomic_load(&launcher->local->ranks[r].pid);
     launcher->lost = false;
@@ -621,11 +687,15 @@ static void resize(struct launcher *launcher)
 static void restart(struct launcher *launcher)
 {
     struct zr_local_world *local = launcher->local;
+    char of[24] = "";
     if (!have_rejoined(launcher))
         return;
+    if (launcher->replaced <= launcher->options->max_restarts)
+        snprintf(of, sizeof of, " of %u", launcher->options->max_restarts);
     if (launcher->loss[0])
-        zr_local_log("%s; restart %u of %u waits up to %.4g s for it", launcher->loss, launcher->replaced,
-                     launcher->options->max_restarts, (double)rejoin_limit_ns(launcher->options) * 1e-9);
+        zr_local_log("%s; restart %u%s waits up to %.4g s for it", launcher->loss, launcher->replaced, of,
+                     (double)rejoin_limit_ns(launcher->options) * 1e-9);
+    launcher->loss[0] = '\0';
     if (atomic_load(&local->resizing))
         resize(launcher);
     zr_local_control_restart(local);
@@ -665,6 +735,7 @@ static void watch(struct launcher *launcher)
         zr_replicas_serve(&launcher->replicas, launcher->request != 0 || launcher->ending);
         begin_resize(launcher);
         take_losses(launcher);
+        stand_in(launcher);
         if (launcher->restarting)
             restart(launcher);
         keep_deadlines(launcher);
@@ -724,7 +795,11 @@ int zr_local_watch_over(const struct zr_launch_options *options, struct zr_local
     hold_signals(&launcher);
     zr_replicas_init(&launcher.replicas, &options->replicas, launcher.local);
     zr_result result = open_door(part);
-    if (result == ZR_OK && options->replicas.by_events)
+    if (result == ZR_OK)
+        result = open_memories(part, options);
+    if (part->stands_in)
+        zr_replicas_lose(&launcher.replicas, part->first);
+    if (result == ZR_OK && options->replicas.by_events && !launcher.local->apart)
         result = zr_replicas_open(&launcher.replicas);
     if (result == ZR_OK)
         result = fork_ranks(&launcher);
@@ -735,6 +810,7 @@ int zr_local_watch_over(const struct zr_launch_options *options, struct zr_local
     watch(&launcher);
     zr_replicas_close(&launcher.replicas);
     close_door(&launcher);
+    close_memories(part);
     release_signals(&launcher);
     if (result != ZR_OK) {
         zr_local_log("%s", zr_last_error());
@@ -752,25 +828,9 @@ static unsigned most_ranks(const struct zr_launch_options *options)
     return most > options->world ? most : options->world;
 }
 
-/* Files for what a change of size hands over; the launcher keeps them. */
-static zr_result open_memories(struct zr_local_part *part, const struct zr_launch_options *options)
-{
-    zr_result result = ZR_OK;
-    for (unsigned i = 0; i < ZR_LAUNCH_MEMORIES && options->replicas.inner > 0 && result == ZR_OK; i++)
-        result = zr_host_file(&part->memory[i]);
-    return result;
-}
-
-static void close_memories(struct zr_local_part *part)
-{
-    for (unsigned i = 0; i < ZR_LAUNCH_MEMORIES; i++)
-        if (part->memory[i] >= 0)
-            close(part->memory[i]);
-}
-
 int zr_local_launch(const struct zr_launch_options *options)
 {
-    struct zr_local_part part = {.first = 0, .memory = {-1, -1, -1, -1}};
+    struct zr_local_part part = {.first = 0};
     struct zr_launch_options own;
     int code;
     if (ZR_STRUCT_COPY(zr_launch_options, save_within_ns, &own, options) != ZR_OK) {
@@ -799,8 +859,6 @@ int zr_local_launch(const struct zr_launch_options *options)
         zr_local_set_world(part.control.local, options->world);
     if (result == ZR_OK && !options->threads)
         result = zr_local_sockets_make(&part.sockets, most_ranks(options));
-    if (result == ZR_OK)
-        result = open_memories(&part, options);
     if (result == ZR_OK) {
         code = zr_local_watch_over(options, &part);
     } else {
@@ -809,7 +867,6 @@ int zr_local_launch(const struct zr_launch_options *options)
     }
     if (code != 0 && options->clean_up)
         options->clean_up(options->argument);
-    close_memories(&part);
     zr_local_sockets_close(&part.sockets);
     zr_local_control_end(&part.control);
     return code;

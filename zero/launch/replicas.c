@@ -49,6 +49,13 @@ static void want_change(struct zr_replicas *replicas)
 /* Whether a replica can leave: the others are enough. */
 static bool leave(struct zr_replicas *replicas, unsigned replica)
 {
+    if (replicas->local->apart) {
+        if (replica == 0 || count(replicas) <= replicas->options->least)
+            return false;
+        atomic_store(&replicas->local->leaves, true);
+        want_change(replicas);
+        return true;
+    }
     if (replicas->leaves[replica])
         return true;
     if (next_count(replicas) <= replicas->options->least)
@@ -78,9 +85,10 @@ static void follow_notice(struct zr_replicas *replicas, int32_t pid)
                      (int)pid);
     else
         zr_local_log(
-            "rank %u (pid %d) got SIGTERM, and stays: %u replicas have to remain; SIGTERM to pid %d ends the "
+            "rank %u (pid %d) got SIGTERM, and stays: %u replicas have to remain%s; SIGTERM to pid %d ends the "
             "run",
-            rank, (int)pid, replicas->options->least, (int)getpid());
+            rank, (int)pid, replicas->options->least,
+            replicas->local->apart ? ", and the one with the rendezvous" : "", (int)getpid());
 }
 
 /* ---- Requests to join ---------------------------------------------------------------------------------- */
@@ -191,6 +199,36 @@ static unsigned follow_schedule(struct zr_replicas *replicas, unsigned wanted)
     return wanted;
 }
 
+unsigned zr_local_agree_to_leave(struct zr_local_world *local, const struct zr_launch_replicas *options,
+                                 const bool *wants)
+{
+    const unsigned count = local->world / (options->inner * options->outer);
+    unsigned leaving = 0;
+    for (unsigned d = 0; d < count; d++) {
+        bool leaves = false;
+        for (unsigned r = 0; r < local->world; r++)
+            leaves |= wants[r] && r / options->inner % count == d;
+        leaves = leaves && d > 0 && count - leaving > options->least;
+        atomic_store(&local->leaving[d], leaves);
+        leaving += leaves;
+    }
+    if (leaving == 0) {
+        atomic_store(&local->leaves, false);
+        atomic_store(&local->resize_wanted, false);
+    }
+    return leaving;
+}
+
+/* What the ranks of several launchers have agreed on. */
+static void follow_agreement(struct zr_replicas *replicas)
+{
+    for (unsigned d = 0; replicas->local->apart && d < count(replicas); d++) {
+        replicas->leaves[d] = atomic_load(&replicas->local->leaving[d]);
+        replicas->leaving += replicas->leaves[d];
+    }
+    atomic_store(&replicas->local->leaves, false);
+}
+
 /* The pids of the world before, which the new one replaces. */
 struct before {
     int32_t pids[ZR_MAX_WORLD];
@@ -211,6 +249,7 @@ void zr_replicas_change(struct zr_replicas *replicas, bool *running)
     const unsigned inner = replicas->options->inner, outer = replicas->options->outer, old = count(replicas);
     struct zr_local_world *local = replicas->local;
     const uint32_t moved = atomic_load(&local->moved);
+    follow_agreement(replicas);
     const unsigned wanted = moved > 1 ? follow_schedule(replicas, moved - 1) : next_count(replicas);
     struct before before;
     take(replicas, running, &before);
@@ -235,5 +274,6 @@ void zr_replicas_change(struct zr_replicas *replicas, bool *running)
     memset(replicas->leaves, 0, sizeof replicas->leaves);
     replicas->leaving = replicas->joining = 0;
     atomic_store(&local->resize_wanted, false);
+    atomic_store(&local->hosts, 0);
     atomic_store(&local->sizes, atomic_load(&local->sizes) + 1);
 }

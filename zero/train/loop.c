@@ -648,10 +648,12 @@ static bool changes_size(const struct loop *loop, uint64_t step)
  */
 static zr_result change_size(struct loop *loop, uint64_t step)
 {
-    if (!changes_size(loop, step))
-        return ZR_OK;
+    bool changes = changes_size(loop, step);
+    zr_result result = changes ? zr_moved_agree(&loop->rank, &changes) : ZR_OK;
+    if (result != ZR_OK || !changes)
+        return result;
     loop->moved.step = step;
-    zr_result result = zr_moved_write(&loop->saves, &loop->history, &loop->moved);
+    result = zr_moved_write(&loop->saves, &loop->history, &loop->moved);
     loop->alike = result != ZR_OK;
     if (result != ZR_OK)
         return result;
@@ -740,7 +742,8 @@ static zr_result run_steps(struct loop *loop)
         if (loop->yields && step < config->steps && !loop->ended &&
             zr_trainer_is_drained(loop->rank.state.trainer))
             result = zr_slices_next(&loop->rank);
-        if (result == ZR_OK && speaks(loop) && step >= loop->moved.step + KEPT_STEPS)
+        if (result == ZR_OK && (speaks(loop) || zr_train_is_apart(config)) &&
+            step >= loop->moved.step + KEPT_STEPS)
             result = zr_moved_end(&loop->rank);
         if (result == ZR_OK)
             result = change_size(loop, step);
@@ -917,7 +920,7 @@ static zr_result run(struct loop *loop, struct zr_local_world *local, unsigned r
         return result;
     const bool continues = zr_engine_recovered(loop->rank.state.engine);
     const bool moves = !continues && zr_local_is_moved(local);
-    result = zr_moved_read_course(&loop->moved, local);
+    result = zr_moved_read_course(&loop->moved, &loop->rank);
     if (result == ZR_OK && moves)
         zr_saves_take_course(&loop->saves, &loop->moved.course);
     else if (result == ZR_OK)

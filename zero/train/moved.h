@@ -1,6 +1,7 @@
 /* moved.h: what a run hands over in the launcher's memory when its number of data replicas changes (--resize,
  * --elastic): the engine's state by the model's tensors, as in a checkpoint, and the course of the run. The
- * memory needs the state's bytes until the next ranks have read it. */
+ * memory needs the state's bytes until the next ranks have read it. Launchers that meet at a rendezvous have
+ * memory of their own, and each gets the whole. */
 #ifndef ZR_TRAIN_MOVED_H
 #define ZR_TRAIN_MOVED_H
 
@@ -26,14 +27,17 @@ void zr_sizes_add(struct zr_sizes *sizes, uint64_t step, unsigned replicas);
  * history. Collective, with the same result on all ranks; between steps. ZR_ERR_IO: no memory is left for it.
  */
 zr_result zr_moved_write(struct zr_saves *saves, const struct zr_history *history, struct zr_moved *moved);
-/* The course of the last change of this run; without one *out is unchanged. */
-zr_result zr_moved_read_course(struct zr_moved *out, const struct zr_local_world *local);
+/* The course of the last change of this run; without one *out is unchanged. Collective. */
+zr_result zr_moved_read_course(struct zr_moved *out, const struct zr_rank *rank);
+/* Over a rendezvous events reach single launchers: the ranks agree on the replicas that leave. *changes: some do.
+ * Without a rendezvous it is true. Collective. */
+zr_result zr_moved_agree(const struct zr_rank *rank, bool *changes);
 /* After the change: reads the engine's state and the losses. Collective, with the same result on all ranks.
  * `history` is open, with as many steps as `moved` has. Errors of zr_engine_load(). */
 zr_result zr_moved_read(struct zr_saves *saves, struct zr_history *history, const struct zr_moved *moved);
 /* Rank 0: the course of the last change gets the sizes of `moved`. */
 zr_result zr_moved_note(const struct zr_rank *rank, const struct zr_moved *moved);
-/* Rank 0: gives the memory of the state back, after which a restart continues from kept memory or a save.
+/* A rank of each launcher: gives the memory of the state back, after which a restart continues from kept memory or a save.
  * Kept memory is valid when all ranks have ended a step. */
 zr_result zr_moved_end(const struct zr_rank *rank);
 

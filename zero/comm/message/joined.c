@@ -4,6 +4,7 @@
 #include "zero/comm/calls.h"
 #include "zero/comm/mesh.h"
 #include "zero/comm/message/message.h"
+#include "zero/launch/control.h"
 
 static struct {
     struct zr_message_world world; /* valid when joined */
@@ -54,12 +55,15 @@ zr_result zr_comm_message_create(zr_comm **out, const struct zr_comm_options *op
     if (!run.joined)
         return zr_fail(ZR_ERR_INVALID, "this process is not a rank of a run over messages");
     unsigned world = run.world.transport->world;
+    run.world.settled = local ? atomic_load(&local->hosts) : 0;
     zr_result result =
         world == 1 ? zr_comm_null_create(out, options, rank, 1) : zr_message_create(out, options, &run.world);
     if (result == ZR_OK) {
         (*out)->local = local;
         (*out)->run_rank = rank;
     }
+    if (result == ZR_OK && local)
+        atomic_store(&local->hosts, 1 + run.world.host_ranks);
     if (result == ZR_OK && world > 1)
         follow(*out);
     return result;

@@ -46,7 +46,7 @@ void zr_message_world_open(struct zr_message_world *world, struct zr_transport *
     world->waits = NULL;
     world->introduced = false;
     world->contexts = 0;
-    world->host_ranks = 0;
+    world->host_ranks = world->settled = 0;
     world->transport = transport;
     pthread_mutex_init(&world->lock, NULL);
     zr_liveness_open(&world->liveness, transport, TAG_LIVENESS);
@@ -433,13 +433,16 @@ static void set_context(struct message_comm *self, uint32_t context)
 struct greeting {
     struct zr_process process;
     uint64_t slot_bytes; /* 0: failed */
-    unsigned host_first, host_ranks;
+    unsigned host_first, host_ranks, settled;
 };
 
 /* Ranks of each host, or 0; see struct zr_message_world. */
 static unsigned equal_hosts(const struct greeting *all, unsigned world)
 {
     unsigned each = all[0].host_ranks;
+    for (unsigned p = 0; p < world; p++)
+        if (all[p].settled > 0)
+            return all[p].settled - 1;
     for (unsigned p = 0; p < world && each > 0; p++)
         if (all[p].host_ranks != each || all[p].host_first != p - p % each)
             each = 0;
@@ -453,6 +456,7 @@ static zr_result greet(struct message_comm *self, struct greeting *mine, struct 
     mine->slot_bytes = self->slot_bytes;
     mine->host_first = self->run->transport->host_first;
     mine->host_ranks = self->run->transport->host_ranks;
+    mine->settled = self->run->settled;
     zr_result result = zr_comm_host_all_gather(&self->base, mine, sizeof(*mine), theirs);
     for (unsigned p = 0; p < world && result == ZR_OK; p++) {
         self->run->processes[p] = theirs[p].process;

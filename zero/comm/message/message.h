@@ -17,7 +17,9 @@ struct zr_message_world {
     struct zr_process processes[ZR_MAX_WORLD];
     bool introduced;     /* processes is complete */
     unsigned host_ranks; /* of each host; 0: hosts do not have equal numbers of consecutive ranks */
-    uint32_t contexts;   /* number of communicators created so far; each has its own tags */
+    unsigned settled; /* 1 + host_ranks of an earlier connection of these ranks, which counts: copies of state
+                       * are where it says; 0: there was none */
+    uint32_t contexts; /* number of communicators created so far; each has its own tags */
 };
 void zr_message_world_open(struct zr_message_world *world, struct zr_transport *transport);
 void zr_message_world_close(struct zr_message_world *world);

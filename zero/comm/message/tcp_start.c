@@ -2,6 +2,7 @@
  * rendezvous. tcp/ has the transport; launch/launch.c forks and watches the processes. */
 #define _GNU_SOURCE
 #include <fcntl.h>
+#include <signal.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -49,29 +50,85 @@ static void nap(uint64_t ns)
     zr_word_wait(&unused, 0, ns);
 }
 
+static uint64_t heartbeat_ns(void)
+{
+    return tcp.options.heartbeat_ns ? tcp.options.heartbeat_ns : ZR_TCP_HEARTBEAT_NS;
+}
+
+/* Time beyond that for lost ranks, for launchers that stand in for them. */
+static uint64_t stand_in_ns(void)
+{
+    return 4 * ZR_TCP_LOST_BEATS * heartbeat_ns();
+}
+
+static bool is_elastic(void)
+{
+    return tcp.launch.rendezvous && tcp.launch.replicas.by_events;
+}
+
+/* The time for all ranks to meet. */
+static uint64_t limit_ns(bool again)
+{
+    const uint64_t join_ns = tcp.launch.join_timeout_ns;
+    if (again)
+        return tcp.launch.rejoin_timeout_ns + (is_elastic() && tcp.options.rank > 0 ? stand_in_ns() : 0);
+    return join_ns > 0 && join_ns < ZR_TCP_JOIN_NS ? join_ns : ZR_TCP_JOIN_NS;
+}
+
+/* Rank 0: asks the launcher to stand in for the ranks that have not come. False: their replicas cannot leave.
+ */
+static bool ask_for_stand_ins(struct zr_local_world *local, const bool *missing)
+{
+    const struct zr_launch_replicas *replicas = &tcp.launch.replicas;
+    const unsigned inner = replicas->inner, count = local->world / (inner * replicas->outer);
+    bool leaves[ZR_MAX_WORLD] = {false};
+    unsigned left = count, asked = 0;
+    for (unsigned r = 0; r < local->world; r++)
+        if (missing[r] && !leaves[r / inner % count]) {
+            leaves[r / inner % count] = true;
+            left--;
+        }
+    if (leaves[0] || left < replicas->least)
+        return false;
+    for (unsigned r = 0; r < local->world; r++) {
+        atomic_store(&local->absent[r], missing[r]);
+        asked += missing[r];
+    }
+    kill(getppid(), SIGCHLD); /* the launcher then looks */
+    return asked > 0;
+}
+
 /* Connects to all ranks. If ranks are replaced, repeats what fails: the ranks do not begin at the same time,
  * and others may be lost meanwhile. */
 static zr_result connect_all(struct zr_local_world *local, unsigned rank)
 {
-    uint64_t limit_ns = atomic_load(&local->restarts) > 0 ? tcp.launch.rejoin_timeout_ns
-                        : tcp.launch.join_timeout_ns      ? tcp.launch.join_timeout_ns
-                                                          : ZR_TCP_JOIN_NS;
-    uint64_t until_ns = zr_os_now_ns() + limit_ns, now_ns;
+    bool missing[ZR_MAX_WORLD], asks = is_elastic() && atomic_load(&local->restarts) > 0 && rank == 0;
+    tcp.options.rank = rank;
+    tcp.options.world = local->world;
+    uint64_t until_ns = zr_os_now_ns() + limit_ns(atomic_load(&local->restarts) > 0), now_ns;
     zr_result result;
     for (;;) {
         struct zr_tcp_options options = tcp.options;
         now_ns = zr_os_now_ns();
         options.join_timeout_ns = now_ns < until_ns ? until_ns - now_ns : 1;
+        options.missing = missing;
+        memset(missing, 0, sizeof missing);
         if (options.local && options.listener >= 0)
             options.listener = fcntl(options.listener, F_DUPFD_CLOEXEC, 0); /* for the next rendezvous */
         result = zr_tcp_open(&tcp.transport, &options);
+        now_ns = zr_os_now_ns();
+        if (result != ZR_OK && asks && now_ns >= until_ns && ask_for_stand_ins(local, missing)) {
+            asks = false;
+            until_ns = now_ns + stand_in_ns();
+        }
         if (result == ZR_OK || result == ZR_ERR_INVALID || !options.local || now_ns >= until_ns)
             break;
         if (atomic_load(&local->restarting)) {
             result = zr_local_await_restart(local, rank, NULL);
             if (result != ZR_OK)
                 break;
-            until_ns = zr_os_now_ns() + tcp.launch.rejoin_timeout_ns;
+            until_ns = zr_os_now_ns() + limit_ns(true);
+            asks = is_elastic() && rank == 0;
         }
         nap(RETRY_NS);
     }
@@ -96,11 +153,10 @@ static void disconnect(bool fails)
 static bool lost(struct zr_local_world *local)
 {
     char words[ZR_TRANSPORT_WHY_BYTES];
-    uint64_t beat_ns = tcp.options.heartbeat_ns ? tcp.options.heartbeat_ns : ZR_TCP_HEARTBEAT_NS;
-    uint64_t until_ns = zr_os_now_ns() + 2 * ZR_TCP_LOST_BEATS * beat_ns;
+    uint64_t until_ns = zr_os_now_ns() + 2 * ZR_TCP_LOST_BEATS * heartbeat_ns();
     enum zr_tcp_loss loss = ZR_TCP_ALL_THERE;
     if (!tcp.open || zr_local_is_out_of_step(local) ||
-        atomic_load(&local->restarts) >= tcp.launch.max_restarts)
+        (!is_elastic() && atomic_load(&local->restarts) >= tcp.launch.max_restarts))
         return false;
     while (loss == ZR_TCP_ALL_THERE && zr_os_now_ns() < until_ns && atomic_load(&local->abort) == 0) {
         loss = zr_tcp_find_loss(&tcp.transport, words);
@@ -110,15 +166,32 @@ static bool lost(struct zr_local_world *local)
     return loss == ZR_TCP_RANK_LOST || atomic_load(&local->restarting);
 }
 
+/* Leaves the old world with all its ranks, after which each has what it needs for the next one. */
+static zr_result part_in_peace(void)
+{
+    zr_message_leave();
+    tcp.open = false;
+    if (tcp.transport.close(&tcp.transport) == 0)
+        return ZR_OK;
+    return zr_fail(ZR_ERR_PEER, "a change of size: %s", tcp.transport.why);
+}
+
 /* Closes all connections, so that each other rank sees a loss too, and makes them again. */
 static zr_result rejoin(struct zr_local_world *local, unsigned rank)
 {
     char words[ZR_TRANSPORT_WHY_BYTES] = "a rank was lost";
-    if (tcp.open)
+    const unsigned sizes = zr_local_sizes(local);
+    zr_result result = ZR_OK;
+    if (tcp.open && atomic_load(&local->resizing))
+        result = part_in_peace();
+    else if (tcp.open)
         zr_tcp_find_loss(&tcp.transport, words);
     disconnect(false);
-    zr_result result = zr_local_await_restart(local, rank, words);
-    if (result != ZR_OK)
+    if (result == ZR_OK)
+        result = zr_local_await_restart(local, rank, words);
+    if (result == ZR_OK && zr_local_sizes(local) != sizes)
+        rank = local->next[rank];
+    if (result != ZR_OK || rank == ZR_LOCAL_LEAVES)
         return result;
     result = connect_all(local, rank);
     if (result != ZR_OK) {
@@ -136,7 +209,6 @@ static const struct zr_local_ties ties = {lost, rejoin};
 static int run_rank(struct zr_local_world *local, unsigned rank, void *argument)
 {
     (void)argument;
-    tcp.options.rank = rank;
     tcp.options.local = tcp.launch.max_restarts > 0 ? local : NULL;
     if (tcp.options.local)
         zr_local_set_ties(&ties);
@@ -194,20 +266,37 @@ static zr_result prepare_rendezvous(void)
                    "in the environment: without it no rank is accepted");
 }
 
-/* One rank, watched by this process. */
-static int watch_rank(const struct zr_launch_options *options, unsigned rank)
+static int stand_in(const struct zr_local_world *local, unsigned rank);
+
+/* One rank, watched by this process. `from`: the control block of the launcher that stands in for the rank's
+ * own; NULL: this is the rank's own. */
+static int watch_rank(const struct zr_launch_options *options, unsigned rank,
+                      const struct zr_local_world *from)
 {
-    struct zr_local_part part = {.first = rank, .count = 1, .memory = {-1, -1, -1, -1}};
+    struct zr_local_part part = {.first = rank, .count = 1, .stand_in = rank == 0 ? stand_in : NULL};
     int code = EXIT_MEMORY;
     zr_local_sockets_clear(&part.sockets);
-    if (zr_local_control_make(&part.control, options->world) == ZR_OK)
+    if (zr_local_control_make(&part.control, options->world) == ZR_OK) {
+        part.control.local->apart = options->replicas.inner > 0;
+        part.stands_in = from != NULL;
+        if (from) {
+            zr_local_set_world(part.control.local, from->world);
+            atomic_store(&part.control.local->sizes, atomic_load(&from->sizes));
+        }
         code = zr_local_watch_over(options, &part);
-    else
+    } else
         zr_local_log("rank %u: %s", rank, zr_last_error());
     if (code != 0 && options->clean_up)
         options->clean_up(options->argument);
     zr_local_control_end(&part.control);
     return code;
+}
+
+static int stand_in(const struct zr_local_world *local, unsigned rank)
+{
+    struct zr_launch_options own = tcp.launch;
+    own.rank_main = run_rank;
+    return watch_rank(&own, rank, local);
 }
 
 int zr_tcp_run(const struct zr_launch_options *options, const struct zr_start *start)
@@ -228,7 +317,7 @@ int zr_tcp_run(const struct zr_launch_options *options, const struct zr_start *s
         zr_local_log("%s", zr_last_error());
         return EXIT_USAGE;
     }
-    int code = options->rendezvous ? watch_rank(&own, start->rank) : zr_local_launch(&own);
+    int code = options->rendezvous ? watch_rank(&own, start->rank, NULL) : zr_local_launch(&own);
     if (tcp.options.listener >= 0)
         close(tcp.options.listener);
     explicit_bzero(tcp.options.secret, sizeof tcp.options.secret);

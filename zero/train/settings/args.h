@@ -486,6 +486,12 @@ void zr_shape_choose(struct zr_shape *shape, double parameters);
 
 /* A data replica has a part of each step's rows and the whole model, on the ranks of --tp, --cp and --pp. */
 
+/* Whether each rank has a launcher of its own, which has memory of its own. */
+static inline bool zr_train_is_apart(const struct zr_train_config *config)
+{
+    return config->comm == ZR_CARRIER_TCP && config->rendezvous[0];
+}
+
 /* Whether the number of replicas may change during the run: --resize or --elastic. */
 static inline bool zr_train_changes_size(const struct zr_train_config *config)
 {

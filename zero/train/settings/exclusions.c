@@ -66,6 +66,8 @@ static bool is_left_open(const struct zr_train_config *c, const char *option)
     _(RESIZE, "--resize", "", c->resize[0])                                                                  \
     _(ELASTIC, "--elastic", "", c->elastic[0])                                                               \
     _(CHANGES_SIZE, "--elastic or --resize", "", zr_train_changes_size(c))                                   \
+    _(ELASTIC_APART, "--elastic over --rendezvous", "", c->elastic[0] && zr_train_is_apart(c))               \
+    _(ELASTIC_OF_TWO, "a MIN of 2 or more", "", c->least_replicas >= 2)                                      \
     _(SEARCH, "--find-max", "", c->finds_max)                                                                \
     _(SEARCH_LAYERS, "--find-max layers", "", c->finds_max && c->find_max == ZR_LIMIT_LAYERS)                \
     _(SEARCH_BATCH, "--find-max batch", "", c->finds_max && c->find_max != ZR_LIMIT_LAYERS)                  \
@@ -96,12 +98,14 @@ static bool is_left_open(const struct zr_train_config *c, const char *option)
     _(PS_SYNC, "--ps sync", "", !zr_train_is_free(c))                                                        \
     _(STALENESS, "--staleness divide or dc:LAMBDA", "",                                                      \
       c->comm == ZR_TRAIN_COMM_PS && c->correction.kind != ZR_PS_STALE_NONE)                                 \
+    _(APART, "--comm tcp with --rendezvous", "", zr_train_is_apart(c))                                       \
     _(RENDEZVOUS, "--rendezvous", "", c->rendezvous[0])                                                      \
     _(SECRET_FILE, "--secret-file", "", c->secret_file[0])                                                   \
     _(FORKED, "ranks that zr-train starts, with --ranks", "", c->start.kind == ZR_START_FORK)                \
     _(THREADS, "--ranks-as threads", "", c->ranks_as == ZR_RANKS_AS_THREADS)                                 \
     _(MAX_RESTARTS, "--max-restarts", "", c->max_restarts > 0)                                               \
     _(REDUNDANCY, "--redundancy 2", "", c->redundancy > 1)                                                   \
+    _(REDUNDANCY_HERE, "--redundancy 2 on one machine", "", c->redundancy > 1 && !zr_train_is_apart(c))      \
     _(SHARDS, "several data ranks", "", zr_train_shards(c) > 1)                                              \
     _(TENSOR, "--tp 2 or more", "tp", c->shape.tensor >= 2)                                                  \
     _(TP, "--tp", "", c->shape.tensor > 1)                                                                   \
@@ -396,10 +400,14 @@ static const struct zr_rule rules[] = {
     ZR_REQUIRES(THREADS, "a process has one GPU here", NULL, HOST),
     ZR_EXCLUDES(THREADS, "it is about a process for each rank", NULL, MAX_RESTARTS, SAVE_BACKGROUND, SPILL),
     ZR_EXCLUDES(RESIZE, "it takes its sizes from events", NULL, ELASTIC),
-    ZR_REQUIRES(CHANGES_SIZE, "the other transports have a fixed number of ranks", NULL, LOCAL),
-    ZR_REQUIRES(CHANGES_SIZE, NULL, NULL, FORKED),
+    ZR_REQUIRES(RESIZE, "zr-train starts the ranks of each size", "give --elastic MIN:MAX", LOCAL),
+    ZR_REQUIRES(ELASTIC_APART, "the state of a lost host is in copies on others", NULL, REDUNDANCY),
+    ZR_REQUIRES(ELASTIC_APART, "a copy of a rank's state is on another rank", NULL, ELASTIC_OF_TWO),
+    ZR_REQUIRES(CHANGES_SIZE, "the other transports have a fixed number of ranks", NULL, LOCAL, APART),
+    ZR_REQUIRES(CHANGES_SIZE, NULL, NULL, FORKED, APART),
     ZR_REQUIRES(CHANGES_SIZE, "ranks that join would need a card of their own", NULL, HOST),
-    ZR_EXCLUDES(CHANGES_SIZE, NULL, NULL, THREADS, REDUNDANCY, SAVE_BACKGROUND, PROVE, SPILL, SEARCH, AUTO),
+    ZR_EXCLUDES(CHANGES_SIZE, NULL, NULL, THREADS, REDUNDANCY_HERE, SAVE_BACKGROUND, PROVE, SPILL, SEARCH,
+                AUTO),
     ZR_EXCLUDES(CHANGES_SIZE, "its files are those of ranks", NULL, TRACE),
     ZR_EXCLUDES(CHANGES_SIZE, "its groups have a fixed size", NULL, OUTER),
     ZR_EXCLUDES(CHANGES_SIZE, "it has a state per rank", NULL, COMPRESS_DATA),

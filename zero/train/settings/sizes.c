@@ -71,7 +71,8 @@ struct zr_launch_replicas zr_train_launch_replicas(const struct zr_train_config 
 void zr_train_set_replicas(struct zr_train_config *config, unsigned replicas)
 {
     config->world = replicas * zr_train_replica_ranks(config);
-    config->ranks_here = config->world;
+    if (!zr_train_is_apart(config))
+        config->ranks_here = config->world;
     if (config->global_batch > 0)
         config->micro_batches = zr_division_rounds(zr_train_division(config));
 }

@@ -545,6 +545,8 @@ static unsigned first_missing(const struct join *join)
 static zr_result fail_late(const struct join *join)
 {
     char strangers[80] = "";
+    for (unsigned p = 1; join->options->missing && join->tcp->rank == 0 && p < join->tcp->world; p++)
+        join->options->missing[p] = join->tcp->peers[p].streams[0].fd < 0;
     if (join->strangers > 0)
         snprintf(strangers, sizeof strangers, "; %u connections without the secret were closed",
                  join->strangers);
