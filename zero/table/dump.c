@@ -11,12 +11,6 @@ enum { PATH_BYTES = 4096 };
 
 /* ---- Dump ---------------------------------------------------------------------------------------------- */
 
-/* A row that was pushed, and since the version. */
-static bool is_changed(const zr_table *table, const struct zr_table_dump_file *dump, uint32_t row)
-{
-    return table->versions[row] > dump->numbers.since && zr_table_is_live(table, row);
-}
-
 /* A whole table has no drops: it is applied to a table without rows. */
 static bool is_dropped(const zr_table *table, const struct zr_table_dump_file *dump, uint32_t row)
 {
@@ -50,35 +44,38 @@ static zr_result send_row(void *state, uint32_t row, const char *contents)
     return result;
 }
 
-static zr_result send_from_file(const struct sender *sender, const uint32_t *rows, size_t count)
+zr_result zr_table_read_changed(zr_table *table, uint64_t since, const struct zr_table_reader *reader)
 {
-    return zr_table_tier_read(sender->table, rows, count,
-                              &(struct zr_table_reader){send_row, (void *)sender});
+    uint32_t made = (uint32_t)zr_table_load(&table->head->made_count), in_file[ZR_TABLE_CHUNK];
+    size_t in_file_count = 0;
+    zr_result result = ZR_OK;
+    for (uint32_t row = 0; row < made && result == ZR_OK; row++) {
+        if (!zr_table_is_changed(table, since, row))
+            continue;
+        if (zr_table_in_memory(table, row))
+            result = reader->take(reader->state, row, zr_table_row(table, row));
+        else
+            in_file[in_file_count++] = row;
+        if (in_file_count == ZR_TABLE_CHUNK) {
+            result = zr_table_tier_read(table, in_file, in_file_count, reader);
+            in_file_count = 0;
+        }
+    }
+    return result == ZR_OK ? zr_table_tier_read(table, in_file, in_file_count, reader) : result;
 }
 
 static zr_result send_rows(const struct sender *sender)
 {
     zr_table *table = sender->table;
-    uint32_t made = (uint32_t)zr_table_load(&table->head->made_count), in_file[ZR_TABLE_CHUNK];
-    size_t in_file_count = 0;
+    uint32_t made = (uint32_t)zr_table_load(&table->head->made_count);
     zr_result result = ZR_OK;
-    for (uint32_t row = 0; row < made && result == ZR_OK; row++) {
+    for (uint32_t row = 0; row < made && result == ZR_OK; row++)
         if (is_dropped(table, sender->dump, row))
             result =
                 zr_table_dump_put(sender->dump, ZR_TABLE_DROPPED_IDS, &table->ids[row], sizeof(uint64_t));
-        if (!is_changed(table, sender->dump, row))
-            continue;
-        if (zr_table_in_memory(table, row))
-            result = send_row((void *)sender, row, zr_table_row(table, row));
-        else
-            in_file[in_file_count++] = row;
-        if (in_file_count == ZR_TABLE_CHUNK) {
-            result = send_from_file(sender, in_file, in_file_count);
-            in_file_count = 0;
-        }
-    }
     if (result == ZR_OK)
-        result = send_from_file(sender, in_file, in_file_count);
+        result = zr_table_read_changed(table, sender->dump->numbers.since,
+                                       &(struct zr_table_reader){send_row, (void *)sender});
     return result == ZR_OK ? zr_table_dump_flush(sender->dump) : result;
 }
 
@@ -133,7 +130,7 @@ zr_result zr_table_dump(zr_table *table, const struct zr_table_dump *what, uint6
         .numbers = {.since = what->since, .until = zr_table_load(&table->head->version)}};
     uint32_t made = (uint32_t)zr_table_load(&table->head->made_count);
     for (uint32_t row = 0; row < made; row++) {
-        dump.numbers.rows_count += is_changed(table, &dump, row);
+        dump.numbers.rows_count += zr_table_is_changed(table, what->since, row);
         dump.numbers.dropped_count += is_dropped(table, &dump, row);
     }
     zr_result result = check_dumpable(table, &dump);
