@@ -11,7 +11,7 @@ bool zr_ps_frame_valid(const struct zr_ps_setup *setup, const struct zr_ps_frame
            (frame->items_count > 0) == (frame->bytes > 0) &&
            (frame->items_count == 0 || (frame->kind >= ZR_PS_FILL && frame->kind <= ZR_PS_PUSH)) &&
            (frame->worker < setup->options.workers || frame->worker == ZR_PS_OBSERVER ||
-            frame->worker == ZR_PS_PRIMARY);
+            frame->worker == ZR_PS_REPLICA);
 }
 
 /* Bytes of an item's data in the request and of its answer; false: the item is invalid. */

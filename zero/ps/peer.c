@@ -19,10 +19,14 @@ static zr_result take_refusal(struct zr_ps_peer *peer, uint64_t deadline_ns)
     return result == ZR_OK ? zr_fail(ZR_ERR_PEER, "%s", why) : result;
 }
 
-static zr_result greet(struct zr_ps_worker *worker, struct zr_ps_peer *peer, uint64_t deadline_ns)
+/* `lost`: the other address cannot be connected to. */
+static zr_result greet(struct zr_ps_worker *worker, struct zr_ps_peer *peer, bool lost, uint64_t deadline_ns)
 {
-    struct zr_ps_frame hello = {
-        .magic = ZR_PS_MAGIC, .kind = ZR_PS_HELLO, .worker = worker->number, .number = worker->setup.hash};
+    struct zr_ps_frame hello = {.magic = ZR_PS_MAGIC,
+                                .kind = ZR_PS_HELLO,
+                                .worker = worker->number,
+                                .number = worker->setup.hash,
+                                .content = lost};
     struct iovec part = {&hello, sizeof hello};
     zr_result result = zr_ps_link_send(&peer->link, &part, 1, deadline_ns);
     if (result == ZR_OK)
@@ -38,14 +42,16 @@ zr_result zr_ps_peer_open(struct zr_ps_worker *worker, struct zr_ps_peer *peer, 
 {
     const unsigned char *secret = worker->setup.has_secret ? worker->setup.secret : NULL;
     char why[ZR_PS_WHY_BYTES] = ""; /* of the last attempt */
-    zr_result result;
+    zr_result result = ZR_OK;
     for (unsigned attempt = 0;; attempt++) {
+        const bool lost = result != ZR_OK; /* the attempt before */
         const unsigned which = peer->addresses[1][0] ? attempt % 2 : 0;
         zr_ps_link_close(&peer->link);
         result =
             zr_ps_link_open(&peer->link, &(struct zr_ps_dial){peer->addresses[which], secret, deadline_ns});
+        zr_result opened = result;
         if (result == ZR_OK)
-            result = greet(worker, peer, deadline_ns);
+            result = greet(worker, peer, lost, deadline_ns);
         const bool late = zr_os_now_ns() >= deadline_ns;
         if (late && (result == ZR_ERR_UNAVAILABLE || (result == ZR_ERR_TIMEOUT && why[0])))
             return zr_fail(ZR_ERR_TIMEOUT, "no connection to the parameter server at %s: %s",
@@ -53,6 +59,7 @@ zr_result zr_ps_peer_open(struct zr_ps_worker *worker, struct zr_ps_peer *peer, 
         if (result != ZR_ERR_UNAVAILABLE)
             return result;
         snprintf(why, sizeof why, "%s", zr_last_error());
+        result = opened;
         if (which == 0 && peer->addresses[1][0])
             continue;
         zr_poll(NULL, 0, RETRY_MS);

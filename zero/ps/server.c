@@ -14,9 +14,8 @@
 #include "zero/ps/session.h"
 
 enum { EVENTS = 64, TELL_MS = 1000, LINGER_MS = 2000 };
-#define HELLO_NS   UINT64_C(5000000000) /* time for a stranger to say HELLO */
-#define REPLICA_NS UINT64_C(60000000000)
-#define RETRY_MS   20
+#define HELLO_NS   UINT64_C(5000000000)  /* time for a stranger to say HELLO */
+#define AWAITS_NS  UINT64_C(60000000000) /* for the first replica */
 #define SILENCE_NS UINT64_C(10000000000)
 
 /* ---- Connections --------------------------------------------------------------------------------------- */
@@ -30,6 +29,12 @@ static void watch(zr_ps_server *server, struct zr_ps_session *session, int opera
                                                                                           : EPOLLIN),
                                 .data.ptr = session};
     epoll_ctl(server->epoll, operation, session->fd, &event);
+}
+
+void zr_ps_session_add(zr_ps_server *server, struct zr_ps_session *session)
+{
+    session->phase = ZR_PS_READING;
+    watch(server, session, EPOLL_CTL_ADD);
 }
 
 void zr_ps_session_close(zr_ps_server *server, struct zr_ps_session *session)
@@ -280,6 +285,10 @@ zr_result zr_ps_server_serve(zr_ps_server *server, int timeout_ms, bool *ended)
             result = handle_event(server, events[i].data.ptr, events[i].events);
         }
     }
+    if (server->awaits_ns > 0 && zr_os_now_ns() >= server->awaits_ns && result == ZR_OK) {
+        server->awaits_ns = 0;
+        result = retry_held(server);
+    }
     tell_held(server);
     check_strangers(server);
     *ended = has_ended(server);
@@ -315,34 +324,9 @@ static zr_result check(const struct zr_ps_server_options *options)
         return zr_fail(ZR_ERR_INVALID, "a parameter server requires an open context in host memory");
     if (options->server >= options->common.servers)
         return zr_fail(ZR_ERR_INVALID, "server %u of %u", options->server, options->common.servers);
-    if ((options->replica || options->is_replica) && options->kept)
+    if ((options->primary || options->replicated) && options->kept)
         return zr_fail(ZR_ERR_INVALID, "a parameter server has kept memory or a replica, not both");
-    if (options->replica && strlen(options->replica) >= ZR_PS_ADDRESS_BYTES)
-        return zr_fail(ZR_ERR_INVALID, "the address of the replica is too long");
     return ZR_OK;
-}
-
-/* Connects to the replica, which may start later. */
-static zr_result join_replica(zr_ps_server *server)
-{
-    const uint64_t deadline_ns = zr_os_now_ns() + REPLICA_NS;
-    const struct zr_ps_dial dial = {server->replica_address,
-                                    server->setup.has_secret ? server->setup.secret : NULL, deadline_ns};
-    struct zr_ps_frame frame = {
-        .magic = ZR_PS_MAGIC, .kind = ZR_PS_HELLO, .worker = ZR_PS_PRIMARY, .number = server->setup.hash};
-    struct iovec part = {&frame, sizeof frame};
-    zr_result result;
-    while ((result = zr_ps_link_open(&server->replica, &dial)) == ZR_ERR_UNAVAILABLE &&
-           zr_os_now_ns() < deadline_ns)
-        zr_poll(NULL, 0, RETRY_MS);
-    if (result == ZR_OK)
-        result = zr_ps_link_send(&server->replica, &part, 1, deadline_ns);
-    if (result == ZR_OK)
-        result = zr_ps_link_receive(&server->replica, &frame, sizeof frame, deadline_ns);
-    if (result == ZR_OK && frame.content != ZR_OK)
-        result = zr_fail(ZR_ERR_PEER, "server %u: %s is no replica with these options", server->store.server,
-                         server->replica_address);
-    return result;
 }
 
 static zr_result open_loop(zr_ps_server *server, int listener)
@@ -374,7 +358,7 @@ zr_result zr_ps_server_create(zr_ps_server **out, const struct zr_ps_server_opti
     *server = (zr_ps_server){.arena = options->arena,
                              .epoll = -1,
                              .stop = {-1, -1},
-                             .is_replica = options->is_replica,
+                             .is_replica = options->primary != NULL,
                              .replica = {.fd = -1}};
     result = zr_ps_setup_init(&server->setup, &options->common, options->arena);
     server->store = (struct zr_ps_store){.setup = &server->setup,
@@ -398,10 +382,10 @@ zr_result zr_ps_server_create(zr_ps_server **out, const struct zr_ps_server_opti
     }
     if (result == ZR_OK)
         result = open_loop(server, options->listener);
-    if (result == ZR_OK && options->replica) {
-        snprintf(server->replica_address, sizeof server->replica_address, "%s", options->replica);
-        result = join_replica(server);
-    }
+    if (result == ZR_OK && options->primary)
+        result = zr_ps_join(server, options->primary);
+    else if (options->replicated)
+        server->awaits_ns = zr_os_now_ns() + AWAITS_NS;
     if (result == ZR_OK)
         *out = server;
     else

@@ -37,7 +37,7 @@ static struct zr_ps_session *session_of(zr_ps_server *server, uint32_t worker, u
 static bool find_buffer(zr_ps_server *server, uint32_t worker, unsigned *out)
 {
     const unsigned workers = server->setup.options.workers;
-    *out = worker == ZR_PS_PRIMARY ? workers + ZR_PS_OBSERVERS : worker;
+    *out = worker;
     if (worker == ZR_PS_OBSERVER) {
         for (*out = workers; *out < workers + ZR_PS_OBSERVERS; ++*out)
             if (!session_of(server, worker, *out))
@@ -50,11 +50,10 @@ static bool find_buffer(zr_ps_server *server, uint32_t worker, unsigned *out)
     return true;
 }
 
-/* A client of the run: the primary is dead, or its next request is refused, for which it needs no worker's
- * buffer. */
-static void take_over(zr_ps_server *server)
+/* Another client than the primary: that is dead, or its next request is refused, for which it needs no
+ * worker's buffer. */
+static void take_over(zr_ps_server *server, struct zr_ps_session *primary)
 {
-    struct zr_ps_session *primary = session_of(server, ZR_PS_PRIMARY, 0);
     if (server->is_replica && primary)
         primary->buffer = server->setup.options.workers + ZR_PS_OBSERVERS;
     server->is_replica = false;
@@ -64,19 +63,22 @@ static void greet(zr_ps_server *server, struct zr_ps_session *session)
 {
     const struct zr_ps_frame *frame = &session->frame;
     struct zr_ps_timetable *t = &server->store.timetable;
+    struct zr_ps_session *primary = session_of(server, ZR_PS_PRIMARY, 0);
     unsigned buffer;
-    if (frame->number != server->setup.hash) {
+    if (server->is_replica && primary && !frame->content) {
+        zr_ps_session_close(server, session);
+    } else if (frame->number != server->setup.hash) {
         refuse(server, session, "the client has other tables or options");
-    } else if (frame->worker == ZR_PS_PRIMARY && !server->is_replica) {
-        refuse(server, session, "this server has taken over from its primary");
+    } else if (frame->worker == ZR_PS_REPLICA) {
+        take_over(server, primary);
+        zr_ps_join_accept(server, session);
     } else if (!find_buffer(server, frame->worker, &buffer)) {
         refuse(server, session, "two observers are connected already");
     } else {
         session->known = true;
         session->worker = frame->worker;
         session->buffer = buffer;
-        if (frame->worker != ZR_PS_PRIMARY)
-            take_over(server);
+        take_over(server, primary);
         session->reply = (struct zr_ps_frame){.number = 0};
         if (frame->worker < t->workers) {
             session->reply.number = atomic_load(&t->members[frame->worker].sequence);
@@ -165,6 +167,7 @@ static void report(zr_ps_server *server, struct zr_ps_session *session)
     struct zr_ps_state *out = &session->report;
     const struct zr_ps_timetable *t = &server->store.timetable;
     *out = server->state;
+    out->replicas = server->replica.fd >= 0;
     out->updates = server->store.updates;
     out->clock_min = zr_ps_clock_min(t);
     out->clock_max = zr_ps_clock_max(t);
@@ -209,11 +212,12 @@ static zr_result carry_out(zr_ps_server *server, struct zr_ps_session *session, 
     return ZR_OK;
 }
 
-/* Whether the request waits for other workers. With half-async a primary has decided by the pulls that its
- * replica does not know. */
+/* Whether the request waits: for the first replica, or for other workers. With half-async a primary has
+ * decided by the pulls that its replica does not know. */
 static bool is_held(zr_ps_server *server, const struct zr_ps_session *session)
 {
-    bool waits = zr_ps_must_wait(&server->store, session->buffer);
+    bool waits = zr_ps_must_wait(&server->store, session->buffer) ||
+                 (server->awaits_ns > 0 && changes(session->frame.kind));
     return waits &&
            !(session->worker == ZR_PS_PRIMARY && server->setup.options.timing.kind == ZR_PS_HALF_ASYNC);
 }

@@ -39,8 +39,10 @@ struct zr_ps_server {
     int listener;
     zr_arena *arena;
     int epoll, stop[2]; /* stop: two ends of a socket */
-    bool is_replica, replaced, stopped;
-    struct zr_ps_link replica;
+    bool is_replica;    /* takes requests of its primary, until another client connects */
+    bool replaced, stopped;
+    struct zr_ps_link replica;      /* of a primary; closed: it has none */
+    uint64_t awaits_ns;             /* changes wait until then for the first replica; 0: they do not */
     char *answers;                  /* [workers + ZR_PS_EXTRA] of message_bytes */
     struct zr_ps_session *sessions; /* [ZR_PS_SESSIONS] */
     unsigned held, strangers;
@@ -48,7 +50,6 @@ struct zr_ps_server {
     uint64_t last_ns;            /* of the last event */
     uint64_t told_ns;            /* when clients were last told that they are held */
     struct zr_ps_state state;
-    char replica_address[ZR_PS_ADDRESS_BYTES];
 };
 
 /* session.c: handles the request that has arrived on a session: answers, holds or refuses it. A failure ends
@@ -57,7 +58,15 @@ zr_result zr_ps_session_request(zr_ps_server *server, struct zr_ps_session *sess
 zr_result zr_ps_session_retry(zr_ps_server *server, struct zr_ps_session *session);
 /* Whether a header may be followed by its payload; sets the session's buffer. */
 bool zr_ps_session_header(zr_ps_server *server, struct zr_ps_session *session);
-/* server.c: ends a connection / begins to write session->reply with `data`. */
+/* join.c: the client of a session becomes the replica: it gets the state, while other requests wait in their
+ * connections. On failure the server has none. */
+void zr_ps_join_accept(zr_ps_server *server, struct zr_ps_session *session);
+/* Connects to the primary, receives its state and makes the connection a session. Errors of
+ * zr_ps_server_create(). */
+zr_result zr_ps_join(zr_ps_server *server, const char *primary);
+/* server.c: adds a session that is reading / ends a connection / begins to write session->reply with `data`.
+ */
+void zr_ps_session_add(zr_ps_server *server, struct zr_ps_session *session);
 void zr_ps_session_close(zr_ps_server *server, struct zr_ps_session *session);
 void zr_ps_session_reply(zr_ps_server *server, struct zr_ps_session *session, zr_result result,
                          const char *data, size_t bytes);

@@ -202,6 +202,31 @@ zr_result zr_ps_store_init(struct zr_ps_store *store)
     return zr_ps_rows_open(store);
 }
 
+static zr_result copy(struct zr_ps_store *store, const struct zr_table_stream *stream,
+                      zr_result (*copy_rows)(zr_table *table, const struct zr_table_stream *stream))
+{
+    size_t bytes[BLOCKS];
+    zr_result result = ZR_OK;
+    measure(store->setup, store->server, bytes);
+    for (unsigned i = MEMBERS; i < LOG && result == ZR_OK; i++)
+        if (i != MESSAGES && bytes[i] > 0)
+            result = stream->move(stream->state, store->blocks[i], bytes[i]);
+    for (unsigned t = 0; t < store->setup->options.tables_count && result == ZR_OK; t++)
+        if (store->slices[t].rows)
+            result = copy_rows(store->slices[t].rows, stream);
+    return result;
+}
+
+zr_result zr_ps_store_send(struct zr_ps_store *store, const struct zr_table_stream *stream)
+{
+    return copy(store, stream, zr_table_send);
+}
+
+zr_result zr_ps_store_receive(struct zr_ps_store *store, const struct zr_table_stream *stream)
+{
+    return copy(store, stream, zr_table_receive);
+}
+
 void zr_ps_store_fini(struct zr_ps_store *store)
 {
     zr_ps_rows_close(store);

@@ -108,6 +108,10 @@ struct zr_ps_store {
 zr_result zr_ps_store_plan(struct zr_ps_setup *setup, unsigned server, struct zr_ps_bytes *out);
 zr_result zr_ps_store_init(struct zr_ps_store *store);
 void zr_ps_store_fini(struct zr_ps_store *store);
+/* Passes the blocks and rows that make another server of the same options a copy of this one to a stream /
+ * receives them. Not kept memory; between two requests. */
+zr_result zr_ps_store_send(struct zr_ps_store *store, const struct zr_table_stream *stream);
+zr_result zr_ps_store_receive(struct zr_ps_store *store, const struct zr_table_stream *stream);
 
 static inline struct zr_ps_frame *zr_ps_buffer(const struct zr_ps_store *store, unsigned number)
 {

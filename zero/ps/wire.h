@@ -22,16 +22,20 @@
  *
  * A server that holds a request back, until the timing allows it, sends a reply of kind HELD every second.
  *
- * A primary connects to its replica as client ZR_PS_PRIMARY and forwards requests with `worker` and
- * `sequence` of their sender. */
+ * A replica connects to its primary as client ZR_PS_REPLICA. The answer to its HELLO is followed by the
+ * primary's state (join.c), which the replica acknowledges with a frame of kind REPLY. From then on the
+ * primary sends requests on this connection, with `worker` and `sequence` of their sender, and the replica
+ * answers. A replica with a living primary closes the connection of another client, unless `content` of its
+ * HELLO is 1: the client cannot connect to the primary. */
 #ifndef ZR_PS_WIRE_H
 #define ZR_PS_WIRE_H
 
 #include "zero/ps/options.h"
 
-#define ZR_PS_VERSION UINT32_C(1)
+#define ZR_PS_VERSION UINT32_C(2)
 #define ZR_PS_MAGIC   UINT32_C(0x53507a72)
-#define ZR_PS_PRIMARY (UINT32_MAX - 1)
+#define ZR_PS_PRIMARY (UINT32_MAX - 1) /* of a session: it is of a replica's primary */
+#define ZR_PS_REPLICA (UINT32_MAX - 2)
 
 enum zr_ps_kind {
     ZR_PS_HELLO = 1,

@@ -347,7 +347,10 @@ zr_result zr_ps_report(zr_ps_worker *worker, struct zr_ps_state *out)
         out->updates += one.updates;
         out->received_bytes += one.received_bytes;
         out->sent_bytes += one.sent_bytes;
+        out->replicas += one.replicas;
         out->lost_replicas += one.lost_replicas;
+        out->joined_replicas += one.joined_replicas;
+        out->paused_ns += one.paused_ns;
         out->clock_min = one.clock_min < out->clock_min ? one.clock_min : out->clock_min;
         out->clock_max = one.clock_max > out->clock_max ? one.clock_max : out->clock_max;
         for (unsigned bin = 0; bin < ZR_PS_STALE_BINS; bin++)

@@ -149,14 +149,23 @@ struct zr_ps_server_options {
     /* Memory that outlives the process, see zr_zero.h: a server that is created on the memory of a killed one
      * ends the request that was being applied and continues. NULL: the arena. Borrowed. */
     const struct zr_kept_memory *kept;
-    /* Address of another server with the same options and number that has `is_replica`; every request is
-     * acknowledged after the replica has applied it. NULL: none. */
-    const char *replica;
-    bool is_replica; /* takes requests of its primary until a worker connects, and of workers from then on */
+    /* Makes this server a replica of the server with the same options and number at this address, which
+     * listens. NULL: a primary. See "Replicas" below. */
+    const char *primary;
+    bool replicated; /* of a primary: requests that change tables wait for its first replica, up to 60 s */
 };
 
-/* ZR_ERR_INVALID: options out of range or of another optimizer. ZR_ERR_FORMAT: the kept memory is of other
- * options. ZR_ERR_MEMORY, ZR_ERR_TAG_LIMIT: the arena is too small. */
+/* Replicas. zr_ps_server_create() of a replica returns once it has the state of its primary. Meanwhile the
+ * primary handles no request: they wait in their connections, and zr_ps_state.paused_ns counts the time. From
+ * then on the primary acknowledges a request after the replica has applied it. A primary that loses its
+ * replica continues without it and accepts another one at any time. A replica takes requests of its primary
+ * until a client connects that cannot connect to the primary; from then on it is a primary itself, also for
+ * a replica of its own, and refuses the former one.
+ *
+ * ZR_ERR_INVALID: options out of range or of another optimizer. ZR_ERR_FORMAT: the kept memory is of other
+ * options. ZR_ERR_MEMORY, ZR_ERR_TAG_LIMIT: the arena is too small. Of a replica also ZR_ERR_UNAVAILABLE: no
+ * server listens at the address, or it ended before its state was here; ZR_ERR_TIMEOUT: the server does not
+ * answer, or has another replica; ZR_ERR_PEER: it has other options. */
 ZR_API zr_result zr_ps_server_create(zr_ps_server **out, const struct zr_ps_server_options *options);
 ZR_API void zr_ps_server_destroy(zr_ps_server *server);
 /* Serves until all workers have left (zr_ps_leave()) and their connections are closed, or until
@@ -298,7 +307,10 @@ struct zr_ps_state {
     uint64_t staleness[ZR_PS_STALE_BINS]; /* pushes of a table by tau, the last bin has all larger ones; with
                                            * sync and ssp tau is the step of the push minus the updates that
                                            * its pull had */
-    uint64_t lost_replicas;
+    uint64_t replicas;                    /* servers whose replica has their state */
+    uint64_t lost_replicas;               /* so far */
+    uint64_t joined_replicas;
+    uint64_t paused_ns; /* while states were sent to replicas */
 };
 ZR_API zr_result zr_ps_report(zr_ps_worker *worker, struct zr_ps_state *out);
 /* Version of a dense table: its updates, the minimum over servers. */

@@ -11,12 +11,6 @@ enum { PATH_BYTES = 4096 };
 
 /* ---- Dump ---------------------------------------------------------------------------------------------- */
 
-/* A row that was pushed, and since the version. */
-static bool is_changed(const zr_table *table, const struct zr_table_dump_file *dump, uint32_t row)
-{
-    return table->versions[row] > dump->numbers.since && zr_table_is_live(table, row);
-}
-
 /* A whole table has no drops: it is applied to a table without rows. */
 static bool is_dropped(const zr_table *table, const struct zr_table_dump_file *dump, uint32_t row)
 {
@@ -50,45 +44,59 @@ static zr_result send_row(void *state, uint32_t row, const char *contents)
     return result;
 }
 
-static zr_result send_changed(void *state, uint32_t row, const char *contents)
-{
-    const struct sender *sender = state;
-    return is_changed(sender->table, sender->dump, row) ? send_row(state, row, contents) : ZR_OK;
-}
+/* Those rows of a reader's that changed. */
+struct changed {
+    zr_table *table;
+    uint64_t since;
+    const struct zr_table_reader *reader;
+};
 
-static zr_result send_from_file(const struct sender *sender, const uint32_t *rows, size_t count)
+static zr_result take_changed(void *state, uint32_t row, const char *contents)
 {
-    return zr_table_tier_read(sender->table, rows, count,
-                              &(struct zr_table_reader){send_row, (void *)sender});
+    const struct changed *changed = state;
+    return zr_table_is_changed(changed->table, changed->since, row)
+               ? changed->reader->take(changed->reader->state, row, contents)
+               : ZR_OK;
 }
 
 /* Most rows of a whole table may be in the file, which then is read in its own order. */
-static zr_result send_rows(const struct sender *sender)
+zr_result zr_table_read_changed(zr_table *table, uint64_t since, const struct zr_table_reader *reader)
 {
-    zr_table *table = sender->table;
     uint32_t made = (uint32_t)zr_table_load(&table->head->made_count), in_file[ZR_TABLE_CHUNK];
+    struct changed changed = {table, since, reader};
     size_t in_file_count = 0;
-    bool whole = sender->dump->numbers.since == 0;
     zr_result result = ZR_OK;
     for (uint32_t row = 0; row < made && result == ZR_OK; row++) {
-        if (is_dropped(table, sender->dump, row))
-            result =
-                zr_table_dump_put(sender->dump, ZR_TABLE_DROPPED_IDS, &table->ids[row], sizeof(uint64_t));
-        if (!is_changed(table, sender->dump, row))
+        if (!zr_table_is_changed(table, since, row))
             continue;
         if (zr_table_in_memory(table, row))
-            result = send_row((void *)sender, row, zr_table_row(table, row));
-        else if (!whole)
+            result = reader->take(reader->state, row, zr_table_row(table, row));
+        else if (since > 0)
             in_file[in_file_count++] = row;
         if (in_file_count == ZR_TABLE_CHUNK) {
-            result = send_from_file(sender, in_file, in_file_count);
+            result = zr_table_tier_read(table, in_file, in_file_count, reader);
             in_file_count = 0;
         }
     }
     if (result == ZR_OK)
-        result = send_from_file(sender, in_file, in_file_count);
-    if (result == ZR_OK && whole && table->io)
-        result = zr_table_tier_read_all(table, &(struct zr_table_reader){send_changed, (void *)sender});
+        result = zr_table_tier_read(table, in_file, in_file_count, reader);
+    return result == ZR_OK && since == 0 && table->io
+               ? zr_table_tier_read_all(table, &(struct zr_table_reader){take_changed, &changed})
+               : result;
+}
+
+static zr_result send_rows(const struct sender *sender)
+{
+    zr_table *table = sender->table;
+    uint32_t made = (uint32_t)zr_table_load(&table->head->made_count);
+    zr_result result = ZR_OK;
+    for (uint32_t row = 0; row < made && result == ZR_OK; row++)
+        if (is_dropped(table, sender->dump, row))
+            result =
+                zr_table_dump_put(sender->dump, ZR_TABLE_DROPPED_IDS, &table->ids[row], sizeof(uint64_t));
+    if (result == ZR_OK)
+        result = zr_table_read_changed(table, sender->dump->numbers.since,
+                                       &(struct zr_table_reader){send_row, (void *)sender});
     return result == ZR_OK ? zr_table_dump_flush(sender->dump) : result;
 }
 
@@ -143,7 +151,7 @@ zr_result zr_table_dump(zr_table *table, const struct zr_table_dump *what, uint6
         .numbers = {.since = what->since, .until = zr_table_load(&table->head->version)}};
     uint32_t made = (uint32_t)zr_table_load(&table->head->made_count);
     for (uint32_t row = 0; row < made; row++) {
-        dump.numbers.rows_count += is_changed(table, &dump, row);
+        dump.numbers.rows_count += zr_table_is_changed(table, what->since, row);
         dump.numbers.dropped_count += is_dropped(table, &dump, row);
     }
     zr_result result = check_dumpable(table, &dump);

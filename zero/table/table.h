@@ -230,6 +230,17 @@ zr_result zr_table_tier_read(zr_table *table, const uint32_t *rows, size_t count
 /* The same of all rows in the file, in the order of their records: large transfers. */
 zr_result zr_table_tier_read_all(zr_table *table, const struct zr_table_reader *reader);
 
+/* ---- dump.c ----------------------------------------------------------------------------------------------
+ */
+
+/* A row that was pushed, and since the version. */
+static inline bool zr_table_is_changed(const zr_table *table, uint64_t since, uint32_t row)
+{
+    return table->versions[row] > since && zr_table_is_live(table, row);
+}
+/* Passes these rows to a function, those in memory first. */
+zr_result zr_table_read_changed(zr_table *table, uint64_t since, const struct zr_table_reader *reader);
+
 /* ---- batch.c ---------------------------------------------------------------------------------------------
  */
 

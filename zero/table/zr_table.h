@@ -213,6 +213,18 @@ struct zr_table_apply {
  * dump between is missing. ZR_ERR_MEMORY, ZR_ERR_IO: as for a pull; some rows may have been replaced. */
 ZR_API zr_result zr_table_apply(zr_table *table, const struct zr_table_apply *apply);
 
+/* A stream of bytes between two processes. `move` writes, or reads into, `data`. */
+struct zr_table_stream {
+    zr_result (*move)(void *state, void *data, size_t bytes);
+    void *state;
+};
+/* Sends the rows that were pushed, with version and sequence number / makes an empty table with the same
+ * options a copy with the same rows; drops are not remembered. Other calls wait meanwhile. ZR_ERR_INVALID:
+ * the table is not empty, or a push must be repeated first. ZR_ERR_FORMAT: the stream is of another table.
+ * Also errors of `move`, and as for a pull; the receiving table can then only be closed. */
+ZR_API zr_result zr_table_send(zr_table *table, const struct zr_table_stream *stream);
+ZR_API zr_result zr_table_receive(zr_table *table, const struct zr_table_stream *stream);
+
 #ifdef __cplusplus
 }
 #endif

@@ -86,15 +86,14 @@ static inline void *ps_serve(void *argument)
     zr_result result = ps_ground_open(&ground);
     if (result == ZR_OK)
         result = zr_ps_server_create(
-            &server, &(struct zr_ps_server_options){
-                         .common = run->options,
-                         .server = seat.server,
-                         .listener = run->listeners[at],
-                         .arena = ground.arena,
-                         .kernels = zr_kernels_cpu(zr_isa_best()),
-                         .context = &ground.context,
-                         .replica = run->replicated && !seat.replica ? run->replica_at[seat.server] : NULL,
-                         .is_replica = seat.replica});
+            &server, &(struct zr_ps_server_options){.common = run->options,
+                                                    .server = seat.server,
+                                                    .listener = run->listeners[at],
+                                                    .arena = ground.arena,
+                                                    .kernels = zr_kernels_cpu(zr_isa_best()),
+                                                    .context = &ground.context,
+                                                    .primary = seat.replica ? run->at[seat.server] : NULL,
+                                                    .replicated = run->replicated && !seat.replica});
     run->servers[at] = server;
     if (result == ZR_OK)
         result = zr_ps_server_run(server);

@@ -1,9 +1,10 @@
 /* ps_kill_test.c: servers and workers that are killed (kill -9). A server dies before any of its stores to
  * kept memory (ZR_FAULT=kept), a worker after any of its requests, and connections at any message; a
- * successor continues. At the end the tables have the bits of a run without kills: no acknowledged push is
- * lost, and none is applied twice. */
+ * successor continues, or the other copy of a replicated server, which gets a new replica. At the end the
+ * tables have the bits of a run without kills: no acknowledged push is lost, and none is applied twice. */
 #define _GNU_SOURCE
 #include <signal.h>
+#include <stdatomic.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
 
@@ -19,7 +20,8 @@ enum { MEMORIES = 32, MEMORY_BYTES = 4 << 20 };
 static struct memory {
     char names[MEMORIES][48];
     char bytes[MEMORIES][MEMORY_BYTES];
-    uint64_t stores, passes; /* of the fault sites in the run */
+    uint64_t stores, passes;   /* of the fault sites in the run */
+    _Atomic uint64_t armed[2]; /* of a copy of a replicated server: dies before this store from now on */
 } * memory;
 
 static char folder[48];
@@ -44,6 +46,8 @@ struct plan {
     unsigned site;         /* of the server, or of the workers if `clients`: this pass fails */
     uint64_t pass;
     bool clients;
+    unsigned steps;
+    unsigned kills; /* of a server and its replica by turns, in as many further steps as it takes */
 };
 
 static const struct zr_kept_memory kept = {take, NULL};
@@ -205,6 +209,121 @@ static zr_result read_all(zr_ps_worker *observer, const struct ps_run *run, stru
     return result == ZR_OK ? zr_ps_pull(observer, &(struct zr_ps_batch){&item, 1}) : result;
 }
 
+/* ---- Copies of a server that die by turns ---------------------------------------------------------------
+ */
+
+/* Two processes, a server and its replica, in any order. */
+static struct pair {
+    struct ps_run *run;
+    pid_t pids[2];
+    unsigned primary, victim, kills, broken, max, steps;
+    uint64_t random;
+} pair;
+
+/* Serves until the end, or until a store that the test arms. Says on `door` that it has its state. */
+static int serve_copy(unsigned copy, bool joins, int door, uint64_t failing)
+{
+    const struct ps_run *run = pair.run;
+    struct ps_ground ground;
+    zr_ps_server *server;
+    bool ended = false;
+    if (ps_ground_open(&ground) != ZR_OK)
+        return 1;
+    zr_fault_set(ZR_FAULT_RECEIVE, failing);
+    zr_result result = zr_ps_server_create(
+        &server,
+        &(struct zr_ps_server_options){.common = run->options,
+                                       .listener = run->listeners[copy * PS_SERVERS],
+                                       .arena = ground.arena,
+                                       .kernels = zr_kernels_cpu(zr_isa_best()),
+                                       .context = &ground.context,
+                                       .primary = joins ? (copy ? run->at : run->replica_at)[0] : NULL,
+                                       .replicated = !joins});
+    zr_fault_set(ZR_FAULT_RECEIVE, 0);
+    if (result == ZR_OK && write(door, "", 1) != 1)
+        result = ZR_ERR_IO;
+    close(door);
+    while (result == ZR_OK && !ended) {
+        uint64_t nth = atomic_exchange(&memory->armed[copy], 0);
+        if (nth > 0)
+            zr_fault_set(ZR_FAULT_KEPT, nth);
+        result = zr_ps_server_serve(server, -1, &ended);
+    }
+    if (result != ZR_OK && failing == 0)
+        tap_note("copy %u: %s", copy, zr_last_error());
+    return result != ZR_OK;
+}
+
+/* Starts a copy and waits until it has its state; false: it ends before that. */
+static bool start_copy(unsigned copy, bool joins, uint64_t failing)
+{
+    int door[2], *listener = &pair.run->listeners[copy * PS_SERVERS];
+    char byte;
+    if (pipe(door) != 0)
+        return false;
+    atomic_store(&memory->armed[copy], 0);
+    pair.pids[copy] = fork();
+    if (pair.pids[copy] == 0) {
+        close(door[0]);
+        close(pair.run->listeners[!copy * PS_SERVERS]);
+        _exit(serve_copy(copy, joins, door[1], failing));
+    }
+    close(door[1]);
+    close(*listener); /* clients are refused once the copy is dead */
+    *listener = -1;
+    bool good = read(door[0], &byte, 1) == 1;
+    close(door[0]);
+    return good;
+}
+
+static bool start_pair(void)
+{
+    pair.primary = pair.victim = pair.kills = pair.broken = 0;
+    return start_copy(0, false, 0) && start_copy(1, true, 0);
+}
+
+static bool end_pair(void)
+{
+    const pid_t first = pair.pids[pair.primary], second = pair.pids[!pair.primary];
+    int status = 1;
+    bool good = waitpid(first, &status, 0) == first && WIFEXITED(status) && WEXITSTATUS(status) == 0;
+    kill(second, SIGKILL); /* it ends two seconds after its last request */
+    return waitpid(second, &status, 0) == second && good;
+}
+
+static void arm_victim(void)
+{
+    pair.victim = pair.kills % 2 == 0 ? pair.primary : !pair.primary;
+    atomic_store(&memory->armed[pair.victim], 1 + splitmix64(&pair.random) % 60);
+}
+
+/* Replaces the victim, if it has died, and names the next one. The first attempt of some new replicas loses
+ * its connection. */
+static zr_result mend_pair(void)
+{
+    const unsigned dead = pair.victim;
+    int status;
+    if (pair.kills >= pair.max || waitpid(pair.pids[dead], &status, WNOHANG) == 0)
+        return ZR_OK;
+    if (!WIFSIGNALED(status) || WTERMSIG(status) != SIGKILL)
+        return ZR_ERR_UNAVAILABLE;
+    pair.kills++;
+    pair.primary = dead == pair.primary ? !dead : pair.primary;
+    for (unsigned attempt = 0; attempt < 2; attempt++) {
+        uint64_t failing = attempt == 0 && pair.kills % 3 == 0 ? 1 + splitmix64(&pair.random) % 12 : 0;
+        zr_result result = zr_ps_listen(&pair.run->listeners[dead * PS_SERVERS],
+                                        (dead ? pair.run->replica_at : pair.run->at)[0], NULL);
+        if (result == ZR_OK && start_copy(dead, true, failing))
+            break;
+        pair.broken++;
+        if (failing == 0 || waitpid(pair.pids[dead], &status, 0) != pair.pids[dead])
+            return ZR_ERR_UNAVAILABLE;
+    }
+    if (pair.kills < pair.max)
+        arm_victim();
+    return ZR_OK;
+}
+
 /* One thread is all workers, part by part. A victim is destroyed without a word, as its death would do. */
 static zr_result drive(const struct ps_run *run, struct result *out, const struct plan *plan)
 {
@@ -220,11 +339,17 @@ static zr_result drive(const struct ps_run *run, struct result *out, const struc
         result = fill(workers[0], &numbers);
     if (strikes)
         zr_fault_set(plan->site, plan->pass);
-    for (unsigned i = 0; i < STEPS * PARTS * WORKERS && result == ZR_OK; i++) {
+    if (plan->kills > 0)
+        arm_victim();
+    for (unsigned i = 0; result == ZR_OK && (i < plan->steps * PARTS * WORKERS || pair.kills < plan->kills ||
+                                             i % (PARTS * WORKERS) > 0);
+         i++) {
         unsigned w = i % WORKERS;
         enum part part = (enum part)(i / WORKERS % PARTS);
-        if (result == ZR_OK)
-            result = do_part(workers[w], run, &numbers, w, part);
+        result = do_part(workers[w], run, &numbers, w, part);
+        pair.steps = i / PARTS / WORKERS + 1;
+        if (result == ZR_OK && plan->kills > 0)
+            result = mend_pair();
         if (result == ZR_OK && plan->part > 0 && w == plan->victim && ++parts == plan->part) {
             zr_ps_worker_destroy(workers[w]);
             workers[w] = NULL;
@@ -270,6 +395,22 @@ static bool run_once(struct ps_run *run, struct result *out, const struct plan *
     return good;
 }
 
+/* A run of a server with a replica, which are killed by turns. */
+static bool run_pair(struct ps_run *run, struct result *out, const struct plan *plan)
+{
+    pair.run = run;
+    pair.max = plan->kills;
+    memset(memory, 0, offsetof(struct memory, bytes));
+    memset(out, 0, sizeof *out);
+    run->replicated = true;
+    bool good = ps_run_listen(run, folder) == ZR_OK && start_pair() && drive(run, out, plan) == ZR_OK;
+    if (!good)
+        kill(pair.pids[pair.primary], SIGKILL);
+    good &= end_pair();
+    run->replicated = false;
+    return good;
+}
+
 static struct result want, got;
 
 static bool same_bits(struct ps_run *run, const struct plan *plan)
@@ -290,23 +431,57 @@ static bool lose_connections(struct ps_run *run, unsigned stride, uint64_t first
     bool good = true;
     for (unsigned i = 0; i < 6 && good; i++)
         for (uint64_t pass = first; good; pass += stride, ++*count) {
-            good = same_bits(run, &(struct plan){.site = sites[i % 3], .clients = i < 3, .pass = pass});
+            good = same_bits(
+                run, &(struct plan){.steps = STEPS, .site = sites[i % 3], .clients = i < 3, .pass = pass});
             if (memory->passes < pass)
                 break;
         }
     return good;
 }
 
+static const struct kind {
+    const char *name;
+    struct zr_ps_timing timing;
+    bool geo;
+} kinds[] = {{"sync", {ZR_PS_SYNC, 0}, false},
+             {"ssp:1", {ZR_PS_SSP, 1}, false},
+             {"async", {ZR_PS_ASYNC, 0}, false},
+             {"geo:1", {ZR_PS_GEO, 1}, true}};
+
+static struct ps_run run_of(const struct kind *kind)
+{
+    return (struct ps_run){.options = {.workers = WORKERS,
+                                       .servers = 1,
+                                       .timing = kind->timing,
+                                       .optimizer = {.kind = ZR_OPTIMIZER_ADAMW,
+                                                     .beta1 = 0.9f,
+                                                     .beta2 = 0.95f,
+                                                     .epsilon = 1e-8f,
+                                                     .weight_decay = 0.1f},
+                                       .tables = kind->geo ? plain_tables : tables,
+                                       .tables_count = TABLES,
+                                       .message_bytes = 512 << 10}};
+}
+
+/* Each death is followed by a new replica that has its state before the next one. */
+static void check_pair(uint64_t *random, unsigned kills)
+{
+    for (unsigned k = 0; k<sizeof kinds / sizeof *kinds; k += kills> 4 ? 1 : 2) {
+        struct ps_run run = run_of(&kinds[k]);
+        pair.random = splitmix64(random);
+        bool good = run_pair(&run, &got, &(struct plan){.kills = kills});
+        good = good && run_once(&run, &want, &(struct plan){.steps = pair.steps}) &&
+               memcmp(&got, &want, sizeof want) == 0;
+        tap_ok(good && pair.kills == kills,
+               "%s: servers and replicas killed by turns, %u times in %u steps: the same bits", kinds[k].name,
+               pair.kills, pair.steps);
+        tap_ok(kills <= 4 || pair.broken > 0, "%s: %u new replicas lost their connection", kinds[k].name,
+               pair.broken);
+    }
+}
+
 int main(void)
 {
-    static const struct {
-        const char *name;
-        struct zr_ps_timing timing;
-        bool geo;
-    } kinds[] = {{"sync", {ZR_PS_SYNC, 0}, false},
-                 {"ssp:1", {ZR_PS_SSP, 1}, false},
-                 {"async", {ZR_PS_ASYNC, 0}, false},
-                 {"geo:1", {ZR_PS_GEO, 1}, true}};
     const unsigned stride = run_stride(151);
     uint64_t random = run_seed();
     snprintf(folder, sizeof folder, "/tmp/zr-ps-XXXXXX");
@@ -314,25 +489,16 @@ int main(void)
     if (memory == MAP_FAILED || !mkdtemp(folder))
         return 1;
     for (unsigned k = 0; k < sizeof kinds / sizeof *kinds; k++) {
-        struct ps_run run = {.options = {.workers = WORKERS,
-                                         .servers = 1,
-                                         .timing = kinds[k].timing,
-                                         .optimizer = {.kind = ZR_OPTIMIZER_ADAMW,
-                                                       .beta1 = 0.9f,
-                                                       .beta2 = 0.95f,
-                                                       .epsilon = 1e-8f,
-                                                       .weight_decay = 0.1f},
-                                         .tables = kinds[k].geo ? plain_tables : tables,
-                                         .tables_count = TABLES,
-                                         .message_bytes = 512 << 10}};
+        struct ps_run run = run_of(&kinds[k]);
         unsigned kills = 0, lost = 0;
-        bool good = run_once(&run, &want, &(struct plan){.store = 0});
+        bool good = run_once(&run, &want, &(struct plan){.steps = STEPS});
         const uint64_t stores = memory->stores;
         tap_ok(good && stores > 20, "%s: a run without kills has %llu stores", kinds[k].name,
                (unsigned long long)stores);
         for (uint64_t nth = 1 + splitmix64(&random) % stride; good && nth <= stores; nth += stride, kills++)
-            good = same_bits(
-                &run, &(struct plan){.store = nth, .again = nth % 2 ? 1 + splitmix64(&random) % 6 : 0});
+            good = same_bits(&run, &(struct plan){.steps = STEPS,
+                                                  .store = nth,
+                                                  .again = nth % 2 ? 1 + splitmix64(&random) % 6 : 0});
         tap_ok(good && kills > 0, "%s: servers killed before a store, %u times: the same bits", kinds[k].name,
                kills);
         if (k % 2 == 0) {
@@ -343,9 +509,10 @@ int main(void)
         if (k > 1) /* a successor repeats the pushes of its step, which other timings apply */
             continue;
         for (unsigned part = 1; good && part <= STEPS * PARTS; part += stride > 1 ? 7 : 1)
-            good = same_bits(&run, &(struct plan){.victim = part % WORKERS, .part = part});
+            good = same_bits(&run, &(struct plan){.steps = STEPS, .victim = part % WORKERS, .part = part});
         tap_ok(good, "%s: a worker is replaced in the middle of a step: the same bits", kinds[k].name);
     }
+    check_pair(&random, stride > 1 ? 4 : 50);
     rmdir(folder);
     return tap_done();
 }

@@ -20,30 +20,34 @@ enum { LOOK_MS = 20 };
 
 struct keeper {
     const struct zr_train_config *config;
+    struct zr_served_run *run;
     int door[2];
     struct zr_kept_holder holder;
     pid_t servers[2 * ZR_PS_SERVERS_MAX]; /* 0: it has ended */
     unsigned alive, restarts;
-    bool lost[ZR_PS_SERVERS_MAX]; /* a server or its replica */
+    bool ended[2 * ZR_PS_SERVERS_MAX]; /* its workers have left */
 };
 
 /* A socket that any process has open accepts connections to a server that has died. */
-static void close_listeners(const struct zr_served_run *run, unsigned except)
+static void close_listeners(struct zr_served_run *run, unsigned except)
 {
-    for (unsigned s = 0; s < run->count; s++)
-        if (s != except)
-            close(run->listeners[s]);
+    for (unsigned s = 0; s < run->count; s++) {
+        if (s == except || run->listeners[s] < 0)
+            continue;
+        close(run->listeners[s]);
+        run->listeners[s] = -1;
+    }
 }
 
-static void fork_server(struct keeper *keeper, unsigned number)
+static void fork_server(struct keeper *keeper, unsigned number, enum zr_server_role role)
 {
     pid_t pid = fork();
     if (pid == 0) {
         prctl(PR_SET_PDEATHSIG, SIGKILL);
         close(keeper->door[0]);
-        close_listeners(keeper->config->served, number);
+        close_listeners(keeper->run, number);
         zr_holding_set_door(keeper->door[1]);
-        _exit(zr_server_main(keeper->config, number));
+        _exit(zr_server_main(keeper->config, number, role));
     }
     keeper->servers[number] = pid > 0 ? pid : 0;
     keeper->alive += pid > 0;
@@ -51,23 +55,41 @@ static void fork_server(struct keeper *keeper, unsigned number)
         zr_say("cannot fork server %u (error %d): raise `ulimit -u` or the cgroup's pids.max", number, errno);
 }
 
-/* A server has ended before its workers have left: it is replaced, up to --max-restarts, or its replica
+/* A replica in place of a killed server listens at its address and joins the other copy. */
+static void fork_replica(struct keeper *keeper, unsigned number)
+{
+    struct zr_served_run *run = keeper->run;
+    if (zr_ps_listen(&run->listeners[number], run->addresses[number], NULL) != ZR_OK) {
+        zr_say("server %u has no successor: %s", number, zr_last_error());
+        return;
+    }
+    fork_server(keeper, number, ZR_SERVER_SUCCEEDS);
+    close_listeners(run, run->count);
+}
+
+/* A server has ended before its workers have left: it is replaced, up to --max-restarts, or its other copy
  * continues; else the run ends. */
 static void lose(struct keeper *keeper, unsigned number, int status)
 {
     const struct zr_train_config *config = keeper->config;
-    const bool again = WIFSIGNALED(status) && !config->replicas && keeper->restarts < config->max_restarts,
-               spare = config->replicas && !keeper->lost[number % config->servers];
-    keeper->lost[number % config->servers] = true;
+    const unsigned copy = zr_served_copy(config, number);
+    const bool spare = config->replicas && keeper->servers[copy] > 0,
+               again = WIFSIGNALED(status) && (!config->replicas || spare) &&
+                       keeper->restarts < config->max_restarts;
+    if (config->replicas && keeper->ended[copy])
+        return;
     if (WIFSIGNALED(status))
         zr_say("server %u was killed by signal %d%s", number, WTERMSIG(status),
-               again                       ? "; a successor continues with its memory"
+               again && spare              ? "; its other copy continues and gets a new replica"
+               : again                     ? "; a successor continues with its memory"
                : spare                     ? "; its other copy continues"
                : config->max_restarts == 0 ? "; the run ends: --max-restarts N replaces servers"
                                            : "; the run ends");
     keeper->restarts += again;
-    if (again)
-        fork_server(keeper, number);
+    if (again && spare)
+        fork_replica(keeper, number);
+    else if (again)
+        fork_server(keeper, number, ZR_SERVER_FIRST);
     else if (!spare)
         kill(getppid(), SIGQUIT);
 }
@@ -80,16 +102,17 @@ static void reap(struct keeper *keeper)
             continue;
         keeper->servers[s] = 0;
         keeper->alive--;
-        if (!WIFEXITED(status) || WEXITSTATUS(status) != ZR_EXIT_OK)
+        keeper->ended[s] = WIFEXITED(status) && WEXITSTATUS(status) == ZR_EXIT_OK;
+        if (!keeper->ended[s])
             lose(keeper, s, status);
     }
 }
 
 /* Signals of the run go to the launcher, which ends the workers first. */
-static int keep(const struct zr_train_config *config)
+static int keep(const struct zr_train_config *config, struct zr_served_run *run)
 {
     static const int ignored[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGPIPE};
-    struct keeper keeper = {.config = config};
+    struct keeper keeper = {.config = config, .run = run};
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     for (size_t i = 0; i < sizeof ignored / sizeof *ignored; i++)
         signal(ignored[i], SIG_IGN);
@@ -99,9 +122,9 @@ static int keep(const struct zr_train_config *config)
     }
     zr_kept_holder_init(&keeper.holder);
     for (unsigned s = 0; s < config->served->count; s++)
-        fork_server(&keeper, s);
+        fork_server(&keeper, s, s < config->servers ? ZR_SERVER_FIRST : ZR_SERVER_COPIES);
     if (config->replicas) /* else successors accept */
-        close_listeners(config->served, config->served->count);
+        close_listeners(run, run->count);
     while (keeper.alive > 0) {
         poll(&(struct pollfd){.fd = keeper.door[0], .events = POLLIN}, 1, LOOK_MS);
         zr_kept_holder_serve(&keeper.holder, keeper.door[0]);
@@ -129,7 +152,7 @@ zr_result zr_served_start(struct zr_served_run *out, struct zr_train_config *con
     config->served = out;
     out->keeper = fork();
     if (out->keeper == 0)
-        _exit(keep(config));
+        _exit(keep(config, out));
     close_listeners(out, out->count);
     return out->keeper > 0
                ? ZR_OK

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "alloc/base/error.h"
+#include "alloc/base/system/os.h"
 #include "zero/comm/take.h"
 #include "zero/train/rank/kept.h"
 #include "zero/train/rank/rank_plan.h"
@@ -71,11 +72,11 @@ static zr_result open_kernels(struct server *server, const struct zr_train_confi
     return result;
 }
 
-static zr_result open_server(struct server *server, const struct zr_train_config *config, unsigned number)
+static zr_result open_server(struct server *server, const struct zr_train_config *config, unsigned number,
+                             bool joins)
 {
     const struct zr_served_run *run = config->served;
-    const bool is_replica = number >= config->servers;
-    const unsigned place = is_replica ? number - config->servers : number;
+    const unsigned place = number % config->servers;
     zr_result result = zr_rank_open_records(&server->records, config);
     if (result == ZR_OK)
         result = zr_served_tables_make(&server->tables, config, server->records.host_arena);
@@ -89,20 +90,19 @@ static zr_result open_server(struct server *server, const struct zr_train_config
         result = open_kernels(server, config);
     if (result == ZR_OK && !config->replicas)
         result = open_kept(server, number);
-    return result == ZR_OK ? zr_ps_server_create(&server->server,
-                                                 &(struct zr_ps_server_options){
-                                                     .struct_bytes = sizeof(struct zr_ps_server_options),
-                                                     .common = server->tables.options,
-                                                     .server = place,
-                                                     .listener = run->listeners[number],
-                                                     .arena = server->arena,
-                                                     .kernels = server->kernels,
-                                                     .context = &server->context,
-                                                     .kept = server->keep ? &server->kept : NULL,
-                                                     .replica = config->replicas && !is_replica
-                                                                    ? run->addresses[config->servers + place]
-                                                                    : NULL,
-                                                     .is_replica = is_replica})
+    return result == ZR_OK ? zr_ps_server_create(
+                                 &server->server,
+                                 &(struct zr_ps_server_options){
+                                     .struct_bytes = sizeof(struct zr_ps_server_options),
+                                     .common = server->tables.options,
+                                     .server = place,
+                                     .listener = run->listeners[number],
+                                     .arena = server->arena,
+                                     .kernels = server->kernels,
+                                     .context = &server->context,
+                                     .kept = server->keep ? &server->kept : NULL,
+                                     .primary = joins ? run->addresses[zr_served_copy(config, number)] : NULL,
+                                     .replicated = config->replicas && !joins})
                            : result;
 }
 
@@ -135,10 +135,14 @@ static zr_result close_server(struct server *server)
     return zr_rank_close(&server->records);
 }
 
-int zr_server_main(const struct zr_train_config *config, unsigned number)
+int zr_server_main(const struct zr_train_config *config, unsigned number, enum zr_server_role role)
 {
     struct server server = {.server = NULL};
-    zr_result result = open_server(&server, config, number);
+    const uint64_t begin_ns = zr_os_now_ns();
+    zr_result result = open_server(&server, config, number, role != ZR_SERVER_FIRST);
+    if (result == ZR_OK && role == ZR_SERVER_SUCCEEDS)
+        zr_say("server %u is a replica with the state of its other copy, %.3f s after its start", number,
+               (double)(zr_os_now_ns() - begin_ns) / 1e9);
     if (result == ZR_OK)
         result = measure(&server, config, number);
     if (result == ZR_OK)

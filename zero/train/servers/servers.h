@@ -1,9 +1,9 @@
 /* servers.h: --comm ps: the parameter servers of a run and its workers.
  *
  * Before the ranks exist, zr-train opens the servers' sockets and forks a keeper, which forks the servers,
- * holds their kept memory and replaces servers that a signal kills. A rank is a worker: its engine pushes
- * gradients and pulls parameters (struct zr_servers), and a table is a tensor of the model. Worker 0 writes
- * initial and loaded values and reads what is saved. */
+ * holds their kept memory, or with --replicas 1 starts two copies, and replaces servers that a signal kills.
+ * A rank is a worker: its engine pushes gradients and pulls parameters (struct zr_servers), and a table is a
+ * tensor of the model. Worker 0 writes initial and loaded values and reads what is saved. */
 #ifndef ZR_TRAIN_SERVERS_H
 #define ZR_TRAIN_SERVERS_H
 
@@ -45,7 +45,17 @@ zr_result zr_served_start(struct zr_served_run *out, struct zr_train_config *con
 /* Waits for the servers, which end when all workers have left, or with `kills` ends them. */
 void zr_served_stop(struct zr_served_run *run, bool kills);
 /* The program of a server process. Returns its exit code. */
-int zr_server_main(const struct zr_train_config *config, unsigned number);
+enum zr_server_role {
+    ZR_SERVER_FIRST,   /* starts empty, or with the kept memory of a killed one */
+    ZR_SERVER_COPIES,  /* a replica from the begin on */
+    ZR_SERVER_SUCCEEDS /* a replica in place of a killed server */
+};
+int zr_server_main(const struct zr_train_config *config, unsigned number, enum zr_server_role role);
+/* With --replicas 1: the number of a server's other copy. */
+static inline unsigned zr_served_copy(const struct zr_train_config *config, unsigned number)
+{
+    return (number + config->servers) % (2 * config->servers);
+}
 /* Where the messages of workers begin in the board. */
 static inline uint64_t zr_served_messages_at(const struct zr_served_run *run)
 {
