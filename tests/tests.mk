@@ -217,7 +217,7 @@ $(cuda_caching): tests/support/cuda/cuda_caching.c tests/support/cuda/cudart_cal
 longest := mpi.t launch_requests_test started.t train_plan.t train_bits.t train_cuda.t train_limit.t train_faults.t \
 	cuda_contiguous_test kernels_narrow_test long_bits.t long_sanitizers.t long_shadow.t long_traces.t
 # Programs that mostly sleep; one of them runs beside those that compute.
-waits := mpi.t,launch_requests_test,started.t,service.t,launch_test,launch_turns_test,comm_failures_test,hostile_live.t,top.t
+waits := mpi.t,launch_requests_test,started.t,service.t,launch_test,launch_turns_test,comm_failures_test,hostile_live.t,top.t,rehearse_device.t,mpi_hosts.t,serve.t,service_keep.t
 longest_first = $(foreach name,$(longest),$(filter %/$(name),$(1))) $(filter-out $(addprefix %/,$(longest)),$(1))
 
 # What scripts run is built before they start: they build nothing, since others run it beside them. Those of

@@ -454,25 +454,36 @@ zr_result zr_live_folder(char folder[ZR_FOLDER_BYTES])
     return result;
 }
 
-bool zr_live_next(long *pid)
+/* The lowest number above `pid` of a .live file, or with `pid` -1 the highest; 0: there is none. */
+static long number_after(long pid)
 {
     char path[ZR_FOLDER_BYTES];
     struct zr_folder folder;
     struct zr_folder_entry entry;
     long best = 0;
     if (zr_folder_runtime(path, false) != ZR_OK || zr_folder_open(&folder, path) != ZR_OK)
-        return false;
+        return 0;
     while (zr_folder_next(&folder, &entry) == ZR_OK && entry.name) {
         char *end;
         long number = strtol(entry.name, &end, 10);
         if (strcmp(end, ".ask") == 0 && number > 0 && has_ended(number))
             remove_request(path, number);
-        if (strcmp(end, ".live") == 0 && number > *pid && (best == 0 || number < best))
+        if (strcmp(end, ".live") == 0 && number > pid && (best == 0 || (pid < 0) == (number > best)))
             best = number;
     }
     zr_folder_close(&folder);
-    *pid = best;
-    return best > 0;
+    return best;
+}
+
+bool zr_live_next(long *pid)
+{
+    *pid = number_after(*pid);
+    return *pid > 0;
+}
+
+long zr_live_last(void)
+{
+    return number_after(-1);
 }
 
 const struct zr_published_arena *zr_live_largest(const struct zr_live *live)

@@ -54,8 +54,11 @@ bool zr_live_is_stopped(long pid);
 zr_result zr_live_folder(char folder[ZR_FOLDER_BYTES]);
 
 /* Finds the next process after `*pid`, by number, that publishes its memory; false: there is none, or no
- * folder. Start with 0. The process may exit before it is read. */
+ * folder. Start with 0. The process may exit before it is read. Numbers rise, and reading takes time: a walk
+ * over all processes ends at zr_live_last() of its start, or it follows new processes without end. */
 bool zr_live_next(long *pid);
+/* The highest number of a process that publishes its memory; 0: there is none. */
+long zr_live_last(void);
 
 enum { ZR_LIVE_ANSWER_BYTES = 1100 };
 /* Sends one command (alloc/telemetry/command.h) and waits for its answer, whose text goes to `words`.

@@ -4,6 +4,7 @@ fork, exec, or close what is not theirs. And the flight recorder's file under zr
 import json
 import os
 import re
+import select
 import signal
 import socket
 import stat
@@ -493,6 +494,29 @@ for words, run in waiting:
     ok(run.returncode == 1 and gives_up and (gives_up[1] or int(gives_up[gives_up.lastindex]) > 11),
        f"zr {words[0]} of one that does not answer says why, and gives up") or note(said)
 mute.kill()
+deaf.close()
+# ---- Processes that start while others are read: the first of them hangs up once a later one shows itself.
+os.makedirs(path("rising"), 0o700)
+RISING = {**ENVIRONMENT, "XDG_RUNTIME_DIR": path("rising")}
+rising = sorted((Program(env=RISING) for _ in range(2)), key=lambda one: one.pid)
+early, late = (os.path.join(path("rising"), "zr", f"{one.pid}.") for one in rising)
+wait_for(lambda: all(os.path.exists(each + "sock") and os.path.exists(each + "live") for each in (early, late)))
+os.unlink(early + "sock")
+deaf = socket.socket(socket.AF_UNIX)
+deaf.bind(early + "sock")
+deaf.listen()
+for words in (["ps"], ["top", "--once"]):
+    os.rename(late + "live", late + "later")
+    with subprocess.Popen([ZR, *words, "--json"], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, env=RISING) as run:
+        while run.poll() is None:  # ps asks twice
+            if select.select([deaf], [], [], 0.1)[0]:
+                if os.path.exists(late + "later"):
+                    os.rename(late + "later", late + "live")
+                deaf.accept()[0].close()
+        pids = {one["pid"] for one in json.load(run.stdout)["processes"] if one["arenas"]}
+    same((pids, os.path.exists(late + "live")), ({rising[0].pid}, True), f"zr {words[0]} does not follow those that start meanwhile")
+for one in rising:
+    one.kill()
 for words in (["ps"], ["ledger"]):
     got = zr(*words, "--json", env=STILL)
     ok(got.returncode == 0 and stopped.pid in {one["pid"] for one in json.loads(got.stdout)["processes"]} and

@@ -304,7 +304,7 @@ static void add_others(struct zr_memory_ledger *out, const struct zr_live *live,
     unsigned count = 0;
     uint64_t more_bytes = 0;
     *earlier_bytes = 0;
-    for (long pid = 0; device != 0 && zr_live_next(&pid);) {
+    for (long pid = 0, last = zr_live_last(); device != 0 && pid < last && zr_live_next(&pid);) {
         if (pid == live->shown.process.pid || zr_live_read(&other, pid, NULL) != ZR_OK)
             continue;
         uint64_t bytes = held_there(&other, device);

@@ -287,7 +287,7 @@ static zr_result each_of(long pid, zr_tool_each *each, void *state)
 int zr_tool_each_process(const struct zr_tool_arguments *arguments, bool all, zr_tool_each *each, void *state)
 {
     int code = ZR_TOOL_FINE;
-    long pid;
+    long pid, last = zr_live_last();
     for (int i = 0; i < arguments->files_count; i++)
         if (!zr_tool_read_pid(arguments->files[i], &pid))
             return ZR_TOOL_USAGE;
@@ -298,7 +298,7 @@ int zr_tool_each_process(const struct zr_tool_arguments *arguments, bool all, zr
         if (result == ZR_ERR_INVALID)
             return code;
     }
-    for (pid = 0; all && arguments->files_count == 0 && zr_live_next(&pid);)
+    for (pid = 0; all && arguments->files_count == 0 && pid < last && zr_live_next(&pid);)
         each(state, pid);
     return code;
 }

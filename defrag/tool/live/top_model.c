@@ -16,7 +16,7 @@
 #include "alloc/base/system/os.h"
 #include "defrag/tool/input.h"
 
-enum { SILENT_SLICES = 10, LOOK_NOW_MS = 10000, LOOK_MS = 60000, LOOK_SHARE = 50 };
+enum { LEAST_MS = 100, SILENT_SLICES = 10, LOOK_NOW_MS = 10000, LOOK_MS = 60000, LOOK_SHARE = 50 };
 #define LOOK_MIN_NS UINT64_C(2000000000)
 
 /* ---- Processes ----------------------------------------------------------------------------------------- */
@@ -134,14 +134,23 @@ static bool any_named(const struct zr_top *top)
     return false;
 }
 
+/* How long to wait for one process: the rest of the time for all, but at least LEAST_MS. */
+static int patience_left(uint64_t start_ns, int patience_ms)
+{
+    int64_t left_ms = patience_ms - (int64_t)((zr_os_now_ns() - start_ns) / 1000000);
+    return left_ms > LEAST_MS ? (int)left_ms : patience_ms < LEAST_MS ? patience_ms : LEAST_MS;
+}
+
 void zr_top_refresh(struct zr_top *top, int patience_ms)
 {
     bool named = any_named(top);
+    uint64_t start_ns = zr_os_now_ns();
+    long last = zr_live_last();
     zr_services_read(&top->services, ZR_SERVICE_ASKED);
     top->others_count = 0;
     for (unsigned i = 0; i < top->processes_count; i++)
         top->processes[i].seen = false;
-    for (long pid = 0; !named && zr_live_next(&pid);) {
+    for (long pid = 0; !named && pid < last && zr_live_next(&pid);) {
         int index = zr_top_find(top, pid);
         struct zr_top_process *process = index >= 0 ? &top->processes[index] : NULL;
         if (pid == (long)getpid())
@@ -150,7 +159,7 @@ void zr_top_refresh(struct zr_top *top, int patience_ms)
             top->others_count++;
             continue;
         }
-        refresh_one(top, process, patience_ms);
+        refresh_one(top, process, patience_left(start_ns, patience_ms));
         if (process->state == ZR_TOP_GONE && process->live.shown.process.pid == 0) {
             drop(top, (unsigned)(process - top->processes)); /* never read: dead, or of another release */
             top->others_count += kill((pid_t)pid, 0) == 0;
@@ -159,7 +168,7 @@ void zr_top_refresh(struct zr_top *top, int patience_ms)
     for (unsigned i = 0; i < top->processes_count; i++) {
         struct zr_top_process *process = &top->processes[i];
         if (named)
-            refresh_one(top, process, patience_ms);
+            refresh_one(top, process, patience_left(start_ns, patience_ms));
         else if (!process->seen)
             process->state = ZR_TOP_GONE;
     }

@@ -72,7 +72,8 @@ void zr_top_end(struct zr_top *top);
  */
 zr_result zr_top_name(void *top, long pid);
 /* Reads all figures again: of the named processes, or of all processes if none is named. Waits up to
- * `patience_ms` for a process, and skips a silent process for some refreshes. */
+ * `patience_ms` for all of them together, then up to 100 ms for each other one, and skips a silent process
+ * for some refreshes. Processes that start meanwhile are left to the next refresh. */
 void zr_top_refresh(struct zr_top *top, int patience_ms);
 /* Removes processes that are gone; zr_top_clear_unnamed() keeps those that the user named. */
 void zr_top_clear_gone(struct zr_top *top);
