@@ -11,6 +11,8 @@
 #include "zero/engine/optimizer.h"
 #include "zero/file_io/nvme_io.h"
 #include "zero/file_io/nvme_pipeline.h"
+#include "zero/train/rank/kept.h"
+#include "zero/train/rank/rank_plan.h"
 #include "zero/train/settings/flags.h"
 
 static char words[32768]; /* what the last parse said on stdout and stderr */
@@ -205,6 +207,121 @@ static void test_refusals(void)
         if (!tap_ok(good, "refused: %.60s", refused[i].line))
             tap_note("code %d, words: %s", code, words);
     }
+}
+
+/* Settings that decide what an engine is; each one excludes or requires some of the others. */
+static const char *const settings[] = {
+    "--ranks-as threads",
+    "--tp 2",
+    "--cp 2",
+    "--pp 2",
+    "--pp 2 --schedule zb-h1",
+    "--pp 2 --schedule 2bw",
+    "--stage 0",
+    "--stage 1",
+    "--stage 2",
+    "--stage 3",
+    "--tile 2",
+    "--sequence-parallel",
+    "--groups 2 --outer diloco:4",
+    "--outer-delay 1",
+    "--partition-activations",
+    "--checkpoint-offload",
+    "--offload-optimizer cpu",
+    "--offload-optimizer nvme:/tmp",
+    "--offload-param cpu",
+    "--offload-param nvme:/tmp",
+    "--offload-ratio 0.5",
+    "--delayed-update",
+    "--speculative-update 1MiB",
+    "--no-contiguous",
+    "--no-constant-buffers",
+    "--reduce once",
+    "--compress gradients:int8",
+    "--compress parameters:int8",
+    "--compress onebit",
+    "--compress zerone",
+    "--compress powersgd:2",
+    "--compress topk:0.1",
+    "--compress sdp4bit",
+    "--compress activations:int8",
+    "--compress hpz",
+    "--compress-warmup 2000",
+    "--compress-check 2",
+    "--node-size 2",
+    "--backend cuda",
+    "--cuda-graph",
+    "--comm ps",
+    "--max-restarts 2",
+    "--redundancy 2",
+    "--elastic 1:4",
+    "--optimizer sgd",
+    "--optimizer lamb",
+    "--optimizer adafactor",
+    "--optimizer muon",
+    "--clip 0",
+    "--ema 0.9",
+    "--noise-scale 0.9",
+    "--precision bf16",
+    "--precision fp16",
+    "--freeze wte*",
+    "--lora 2",
+    "--save s --save-background",
+};
+
+/* Every pair of settings is taken or refused with words, and the engine of what is taken can be planned. */
+static void test_pairs(void)
+{
+    static const char *const bases[] = {"", "--stage 1 --offload-optimizer cpu", "--accumulate 4 --stage 1"};
+    const size_t count = sizeof settings / sizeof *settings;
+    unsigned taken = 0, refusals = 0, wrong = 0;
+    zr_backend *backend = NULL;
+    zr_arena *arena = NULL;
+    bool ready = zr_backend_host_create(&backend, NULL) == ZR_OK &&
+                 zr_arena_create(&arena, &(struct zr_arena_options){.backend = backend,
+                                                                    .reserve_bytes = 1 << 30}) == ZR_OK;
+    for (size_t n = 0; ready && n < sizeof bases / sizeof *bases * count * count; n++) {
+        const size_t first = n % count, second = n / count % count;
+        char line[256];
+        size_t bytes;
+        if (first > second)
+            continue;
+        snprintf(line, sizeof line,
+                 "--data x --threads 1 --ranks 4 --layers 4 --hidden 16 --heads 2 --seq 4 %s %s %s",
+                 bases[n / count / count], settings[first], settings[second]);
+        const int code = parse(line);
+        bool right = code == ZR_EXIT_USAGE && strchr(words, '\n') && strchr(words, '\n')[1] == '\0';
+        refusals += right;
+        if (code < 0) {
+            const char *kept = config.redundancy > 1 ? zr_rank_kept_words(&config) : NULL;
+            right = kept || zr_rank_live_bytes(&bytes, &config, 0, 4096, arena) == ZR_OK;
+            taken += right;
+        }
+        wrong += !right;
+        if (!right)
+            tap_note("%s: code %d, %s", line, code, code < 0 ? zr_last_error() : words);
+    }
+    tap_ok(wrong == 0 && taken > 1000 && refusals > 1000, "pairs of settings: %u taken, %u refused, %u wrong",
+           taken, refusals, wrong);
+    zr_arena_destroy(arena, NULL);
+    zr_backend_destroy(backend);
+}
+
+/* No rule says what another one says. */
+static void test_rules(void)
+{
+    const struct zr_mode_table *table = &zr_exclusions;
+    unsigned pairs = 0, twice = 0;
+    static unsigned char seen[256][256];
+    for (const struct zr_rule *rule = table->rules; rule < table->rules + table->rules_count; rule++)
+        for (const unsigned char *other = rule->others; !rule->needs && *other; other++, pairs++) {
+            const bool again = seen[rule->mode][*other]++ || seen[*other][rule->mode];
+            twice += again;
+            if (again)
+                tap_note("%s and %s exclude each other twice", table->names[rule->mode],
+                         table->names[*other]);
+        }
+    tap_ok(twice == 0 && pairs > 100, "%u pairs of modes exclude each other, each in one rule", pairs);
 }
 
 /* ---- Good values --------------------------------------------------------------------------------------- */
@@ -508,6 +625,8 @@ static void test_exits(void)
 int main(void)
 {
     test_refusals();
+    test_pairs();
+    test_rules();
     test_defaults();
     test_optimizers();
     test_every_option();

@@ -4,7 +4,6 @@
 
 #include "alloc/base/error.h"
 #include "alloc/base/option.h"
-#include "zero/engine/modes.h"
 #include "zero/train/memory_limit.h"
 #include "zero/train/settings/flags.h"
 
@@ -382,6 +381,7 @@ static const struct zr_rule rules[] = {
     ZR_EXCLUDES(ZERONE, NULL, NULL, EMA),
     ZR_REQUIRES(ONEBIT_LAMB, NULL, NULL, TRUST_AVERAGE),
     ZR_EXCLUDES(ONEBIT, "parameters change by what is sent", "leave --speculative-update out", SPECULATIVE),
+    ZR_EXCLUDES(ZERONE, "parameters change by what is sent", "leave --speculative-update out", SPECULATIVE),
     ZR_EXCLUDES(ZERONE, "its ranks compute one sequence with the same parameters", "give data ranks instead",
                 CP),
     ZR_REQUIRES(ZERONE, "without a variance nothing is updated", NULL, WARMUP),
@@ -525,7 +525,7 @@ static const struct {
     {"temperature top-k top-p", SAMPLE},
 };
 
-static const struct zr_mode_table table = {names, rules, sizeof rules / sizeof *rules, is_on, is_open};
+const struct zr_mode_table zr_exclusions = {names, rules, sizeof rules / sizeof *rules, is_on, is_open};
 
 bool zr_pipeline_flag_given(const struct zr_train_config *config)
 {
@@ -555,12 +555,12 @@ static zr_result check_needs(const struct zr_train_config *config)
 zr_result zr_exclusions_check(const struct zr_train_config *config)
 {
     zr_result result = check_needs(config);
-    return result == ZR_OK ? zr_modes_check(&table, config) : result;
+    return result == ZR_OK ? zr_modes_check(&zr_exclusions, config) : result;
 }
 
 zr_result zr_exclusions_check_epochs(const struct zr_train_config *config)
 {
-    return zr_modes_check_one(&table, config, EPOCHS, NULL);
+    return zr_modes_check_one(&zr_exclusions, config, EPOCHS, NULL);
 }
 
 bool zr_train_takes_stage(const struct zr_train_config *config, unsigned stage)
@@ -575,5 +575,5 @@ bool zr_train_takes_stage(const struct zr_train_config *config, unsigned stage)
 const char *zr_exclusions_of_kept(const struct zr_train_config *config)
 {
     unsigned mode;
-    return zr_modes_check_one(&table, config, KEPT, &mode) == ZR_OK ? NULL : names[mode];
+    return zr_modes_check_one(&zr_exclusions, config, KEPT, &mode) == ZR_OK ? NULL : names[mode];
 }

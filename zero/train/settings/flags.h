@@ -3,6 +3,7 @@
 #ifndef ZR_TRAIN_FLAGS_H
 #define ZR_TRAIN_FLAGS_H
 
+#include "zero/engine/modes.h"
 #include "zero/train/settings/args.h"
 
 enum zr_flag_kind {
@@ -109,6 +110,8 @@ const char *zr_compress_conflict(const struct zr_train_config *config);
  * cannot be combined with B: reason; fix". The second function checks the rules of --epochs only. */
 zr_result zr_exclusions_check(const struct zr_train_config *config);
 zr_result zr_exclusions_check_epochs(const struct zr_train_config *config);
+/* The table, for tests. */
+extern const struct zr_mode_table zr_exclusions;
 /* Message about the sizes of --resize and --elastic; NULL: none (sizes.c). */
 const char *zr_sizes_conflict(const struct zr_train_config *config);
 /* Checks resolved settings. Returns -1, or an exit code after printing a message. */
