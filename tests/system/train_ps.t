@@ -61,6 +61,31 @@ ok(len(servers) == 2 and code == 0 and "a successor continues with its memory" i
 with open(report) as file:
     same(json.load(file)["loss_hex"], train(**FLAGS).losses, "the losses of a run without servers")
 
+# With replicas a killed server has a new replica, which continues when its other copy is killed. A stopped worker holds the run meanwhile.
+log, report = path("copies.jsonl"), path("copies.json")
+process = subprocess.Popen([ZR_TRAIN] + arguments(**{**FLAGS, **PS, "servers": 1, "replicas": 1, "max_restarts": 2, "worker_sleep": 10, "log": log, "json": report}),
+                           stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+in_steps(log)
+keeper = next(child for child in children(process.pid) if children(child))
+worker = next(child for child in children(process.pid) if child != keeper)
+heard = []
+for victim in 0, 0, 1:  # the server, its former replica, and without --max-restarts left the replica of that
+    os.kill(worker, signal.SIGSTOP)
+    os.kill(children(keeper)[victim], signal.SIGKILL)
+    for line in process.stderr:
+        heard.append(line)
+        if "with the state of its other copy" in line or "; its other copy continues\n" in line:
+            break
+    os.kill(worker, signal.SIGCONT)
+code, err = finish(process)
+heard = "".join(heard)
+ok(code == 0 and heard.count("gets a new replica") == 2 and heard.count("with the state of its other copy") == 2, "killed servers have new replicas") or note(heard + err[-600:])
+with open(report) as file:
+    run = json.load(file)
+same(run["loss_hex"], train(**FLAGS).losses, "the losses of a run without servers") or note(heard)
+ok(run["servers"]["joined_replicas"] == 3 and run["servers"]["lost_replicas"] == 1 and run["servers"]["paused_ms"] > 0,
+   "the report counts replicas and pauses") or note(str(run["servers"]))
+
 got = subprocess.run([ZR_TRAIN, "eval"] + arguments(layers=2, hidden=32, heads=2, seq=16, threads=1, precision="bf16", resume=saved, **PS) + [text_file()],
                      capture_output=True, text=True)
 ok(got.returncode == 0 and "perplexity" in got.stdout, "eval takes the options of the run") or note(got.stderr[-300:])

@@ -114,6 +114,7 @@ static zr_result send_state(zr_ps_server *server, struct zr_ps_link *link)
     if (result == ZR_OK && (frame.magic != ZR_PS_MAGIC || frame.kind != ZR_PS_REPLY))
         result = ZR_ERR_PEER;
     server->state.sent_bytes += link->sent_bytes;
+    server->state.joined_bytes = link->sent_bytes;
     return result;
 }
 
@@ -136,11 +137,12 @@ void zr_ps_join_accept(zr_ps_server *server, struct zr_ps_session *session)
     zr_ps_link_close(&server->replica);
     epoll_ctl(server->epoll, EPOLL_CTL_DEL, session->fd, NULL);
     session->phase = ZR_PS_FREE;
+    server->state.joined_replicas++; /* the replica counts itself */
     if (send_state(server, &link) == ZR_OK) {
         server->replica = link;
         server->awaits_ns = 0;
-        server->state.joined_replicas++;
     } else {
+        server->state.joined_replicas--;
         zr_ps_link_close(&link);
     }
     server->state.paused_ns += zr_os_now_ns() - begin_ns;
@@ -167,6 +169,7 @@ static zr_result receive_state(zr_ps_server *server, struct zr_ps_link *link)
 {
     struct zr_ps_frame frame = {.magic = ZR_PS_MAGIC, .kind = ZR_PS_REPLY};
     struct stream stream = stream_of(server, link);
+    const uint64_t begin_ns = zr_os_now_ns();
     struct head head;
     zr_result result = get(&stream, &head, sizeof head);
     if (result == ZR_OK)
@@ -176,6 +179,8 @@ static zr_result receive_state(zr_ps_server *server, struct zr_ps_link *link)
     if (result != ZR_OK)
         return result;
     server->state = head.state;
+    server->state.joined_bytes = link->received_bytes;
+    server->state.paused_ns += zr_os_now_ns() - begin_ns;
     server->store.updates = head.updates;
     memcpy(server->store.staleness, head.staleness, sizeof head.staleness);
     for (unsigned w = 0; w < ZR_PS_WORKERS_MAX; w++)

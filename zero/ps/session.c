@@ -162,9 +162,10 @@ static bool is_repeated(const zr_ps_server *server, const struct zr_ps_frame *fr
             frame->clock < atomic_load(&member->clock));
 }
 
-static void report(zr_ps_server *server, struct zr_ps_session *session)
+void zr_ps_server_get_state(const zr_ps_server *server, struct zr_ps_state *out)
 {
-    struct zr_ps_state *out = &session->report;
+    if (!server || !out)
+        return;
     const struct zr_ps_timetable *t = &server->store.timetable;
     *out = server->state;
     out->replicas = server->replica.fd >= 0;
@@ -174,7 +175,6 @@ static void report(zr_ps_server *server, struct zr_ps_session *session)
     if (out->clock_min == UINT64_MAX)
         out->clock_min = out->clock_max;
     memcpy(out->staleness, server->store.staleness, sizeof out->staleness);
-    zr_ps_session_reply(server, session, ZR_OK, (const char *)out, sizeof *out);
 }
 
 /* Applies or answers a request that does not wait. */
@@ -236,7 +236,8 @@ static zr_result handle(zr_ps_server *server, struct zr_ps_session *session, boo
     else if ((problem = problem_of(server, frame)))
         refuse(server, session, problem);
     else if (frame->kind == ZR_PS_REPORT) {
-        report(server, session);
+        zr_ps_server_get_state(server, &session->report);
+        zr_ps_session_reply(server, session, ZR_OK, (const char *)&session->report, sizeof session->report);
     } else if (changes(frame->kind) && is_repeated(server, frame)) {
         server->state.repeated++;
         zr_ps_session_reply(server, session, ZR_OK, NULL, 0);

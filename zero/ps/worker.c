@@ -350,6 +350,7 @@ zr_result zr_ps_report(zr_ps_worker *worker, struct zr_ps_state *out)
         out->replicas += one.replicas;
         out->lost_replicas += one.lost_replicas;
         out->joined_replicas += one.joined_replicas;
+        out->joined_bytes += one.joined_bytes;
         out->paused_ns += one.paused_ns;
         out->clock_min = one.clock_min < out->clock_min ? one.clock_min : out->clock_min;
         out->clock_max = one.clock_max > out->clock_max ? one.clock_max : out->clock_max;

@@ -309,10 +309,12 @@ struct zr_ps_state {
                                            * its pull had */
     uint64_t replicas;                    /* servers whose replica has their state */
     uint64_t lost_replicas;               /* so far */
-    uint64_t joined_replicas;
-    uint64_t paused_ns; /* while states were sent to replicas */
+    uint64_t joined_replicas, joined_bytes; /* bytes: of the last state that was sent */
+    uint64_t paused_ns;                     /* while states were sent to replicas */
 };
 ZR_API zr_result zr_ps_report(zr_ps_worker *worker, struct zr_ps_state *out);
+/* Of this server, by its thread. A replica has continued the counts of its primary. */
+ZR_API void zr_ps_server_get_state(const zr_ps_server *server, struct zr_ps_state *out);
 /* Version of a dense table: its updates, the minimum over servers. */
 ZR_API zr_result zr_ps_version(zr_ps_worker *worker, unsigned table, uint64_t *out);
 

@@ -120,9 +120,12 @@ json_t *zr_report_servers_json(const struct zr_train_config *config, const struc
                   {"updates", run->state.updates},
                   {"held", run->state.held},
                   {"repeated", run->state.repeated},
+                  {"lost_replicas", run->state.lost_replicas},
+                  {"joined_replicas", run->state.joined_replicas},
                   {"received_bytes", run->state.received_bytes},
                   {"sent_bytes", run->state.sent_bytes}};
     json_object_set_new(object, "staleness", bins);
+    json_object_set_new(object, "paused_ms", json_real((double)run->state.paused_ns / 1e6));
     for (size_t i = 0; i < sizeof counts / sizeof *counts; i++)
         json_object_set_new(object, counts[i].name, json_integer((json_int_t)counts[i].count));
     return object;

@@ -5,10 +5,10 @@
 #include <unistd.h>
 
 #include "alloc/base/error.h"
-#include "alloc/base/system/os.h"
 #include "zero/comm/take.h"
 #include "zero/train/rank/kept.h"
 #include "zero/train/rank/rank_plan.h"
+#include "zero/train/report/number.h"
 #include "zero/train/report/terminal.h"
 #include "zero/train/settings/args.h"
 
@@ -135,14 +135,22 @@ static zr_result close_server(struct server *server)
     return zr_rank_close(&server->records);
 }
 
+static void say_joined(const zr_ps_server *server, unsigned number)
+{
+    struct zr_ps_state state;
+    char bytes[ZR_NUMBER_ROOM];
+    zr_ps_server_get_state(server, &state);
+    zr_say(
+        "server %u is a replica with the state of its other copy: %s; requests have paused for %.3f s in all",
+        number, zr_number_bytes(bytes, state.joined_bytes), (double)state.paused_ns / 1e9);
+}
+
 int zr_server_main(const struct zr_train_config *config, unsigned number, enum zr_server_role role)
 {
     struct server server = {.server = NULL};
-    const uint64_t begin_ns = zr_os_now_ns();
     zr_result result = open_server(&server, config, number, role != ZR_SERVER_FIRST);
     if (result == ZR_OK && role == ZR_SERVER_SUCCEEDS)
-        zr_say("server %u is a replica with the state of its other copy, %.3f s after its start", number,
-               (double)(zr_os_now_ns() - begin_ns) / 1e9);
+        say_joined(server.server, number);
     if (result == ZR_OK)
         result = measure(&server, config, number);
     if (result == ZR_OK)
