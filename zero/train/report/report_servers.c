@@ -120,6 +120,8 @@ json_t *zr_report_servers_json(const struct zr_train_config *config, const struc
                   {"updates", run->state.updates},
                   {"held", run->state.held},
                   {"repeated", run->state.repeated},
+                  {"worker_restarts", run->worker_restarts},
+                  {"workers_left", run->workers_left},
                   {"received_bytes", run->state.received_bytes},
                   {"sent_bytes", run->state.sent_bytes}};
     json_object_set_new(object, "staleness", bins);
