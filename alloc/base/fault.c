@@ -48,6 +48,7 @@ static const char *const names[ZR_FAULT_SITE_COUNT][KINDS] = {
     [ZR_FAULT_SEND] = {MOVES("send")},
     [ZR_FAULT_WAIT] = {NULL, NULL, "wait:eintr"},
     [ZR_FAULT_KEPT] = {FAILS("kept")},
+    [ZR_FAULT_PS_MESSAGE] = {FAILS("ps_message")},
 };
 
 /* The first part of ZR_FAULT that could not be understood; "" if none. Written once, by

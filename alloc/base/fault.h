@@ -27,6 +27,8 @@ enum zr_fault_site {
     ZR_FAULT_SEND,       /* sending: the same */
     ZR_FAULT_WAIT,       /* waiting for a descriptor; cannot fail, but can be interrupted */
     ZR_FAULT_KEPT,       /* a store to the header of kept memory: the process is killed before it */
+    ZR_FAULT_PS_MESSAGE, /* a message of a worker of parameter servers: the process is killed before or after
+                          * it, or after its answer */
     ZR_FAULT_SITE_COUNT
 };
 

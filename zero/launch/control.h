@@ -146,6 +146,8 @@ struct zr_local_rank {
     _Atomic bool busy;     /* a save is in progress */
     _Atomic uint32_t code; /* of a thread: enum zr_local_code | exit code; 0: it runs */
     _Atomic int32_t pid;
+    _Atomic uint32_t replaced; /* restarts of this rank by itself */
+    _Atomic bool leaves;       /* its successor ends its part in the run */
     _Atomic uint32_t rejoins; /* the restart that this rank waits for in zr_local_rejoin(). Unless the
                                * launcher has begun it, the rank's message says why */
     /* The current status is status[statuses % 2], so a rank that dies while it writes one leaves the
@@ -177,6 +179,8 @@ struct zr_local_world {
     _Atomic uint64_t first_message; /* hash of the first message of zr_local_first_message(); 0: none yet */
     _Atomic uint32_t said;          /* 1: the first message has been printed */
     _Atomic bool out_of_step;       /* the ranks are out of step, which no launcher reports */
+
+    _Atomic uint32_t posts; /* counts messages that stay in a file, see zero/comm/posted.h */
 
     /* Restarts after the loss of a rank; only these fields and the requests survive one. */
     _Atomic uint32_t restarts;

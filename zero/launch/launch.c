@@ -49,6 +49,7 @@ struct launcher {
     unsigned world;
     pid_t pids[ZR_MAX_WORLD];
     bool running[ZR_MAX_WORLD];
+    bool ended[ZR_MAX_WORLD]; /* with `apart`: it has been reaped and is not replaced */
 
     struct zr_kept_holder holder; /* of the ranks' kept memory */
     struct zr_replicas replicas;
@@ -214,6 +215,28 @@ static bool begin_restart(struct launcher *launcher, unsigned rank, const char *
     return true;
 }
 
+/* With `apart`: the rank gets a successor, and the others do not notice. watch() forks it. */
+static bool replace_alone(struct launcher *launcher, unsigned rank, const char *reason)
+{
+    const struct zr_launch_options *options = launcher->options;
+    struct zr_local_rank *dead = &launcher->local->ranks[rank];
+    if (!options->apart || launcher->ending || atomic_load(&dead->leaves))
+        return false;
+    if (launcher->replaced < options->max_restarts) {
+        launcher->replaced++;
+        zr_local_log("%s; restart %u of %u replaces it", reason, launcher->replaced, options->max_restarts);
+    } else if (options->leaves && rank > 0) {
+        atomic_store(&dead->leaves, true);
+        zr_local_log("%s; no restart is left, and the run continues without it", reason);
+    } else {
+        return false;
+    }
+    atomic_fetch_add(&dead->replaced, 1);
+    atomic_store(&launcher->local->lost_ns, launcher->now_ns);
+    launcher->ended[rank] = false;
+    return true;
+}
+
 static void rank_was_killed(struct launcher *launcher, unsigned rank, int signal_number)
 {
     struct zr_local_rank *dead = &launcher->local->ranks[rank];
@@ -228,7 +251,8 @@ static void rank_was_killed(struct launcher *launcher, unsigned rank, int signal
         snprintf(who, sizeof(who), "the process of all ranks");
     snprintf(reason, sizeof(reason), "%s (pid %d) was killed by signal %d (%s)%s", who,
              (int)atomic_load(&dead->pid), signal_number, name ? name : "unknown", place);
-    if (begin_restart(launcher, rank, reason))
+    if (launcher->options->apart ? replace_alone(launcher, rank, reason)
+                                 : begin_restart(launcher, rank, reason))
         return;
     zr_local_log("%s; the run ends%s", reason, hint);
     launcher->code = EXIT_SIGNAL + signal_number;
@@ -257,13 +281,15 @@ static bool is_more_specific(const struct launcher *launcher, int code)
 static void rank_ended(struct launcher *launcher, unsigned rank, int status)
 {
     launcher->running[rank] = false;
+    launcher->ended[rank] = launcher->options->apart;
     launcher->alive--;
     if (WIFSIGNALED(status) && !launcher->killed && launcher->code == 0 && !launcher->forced)
         rank_was_killed(launcher, rank, WTERMSIG(status));
     else if (WIFEXITED(status) && is_more_specific(launcher, WEXITSTATUS(status)) && !launcher->forced)
         rank_failed(launcher, rank, WEXITSTATUS(status));
     launcher->same_code += WIFEXITED(status) && WEXITSTATUS(status) == launcher->code;
-    atomic_store(&launcher->local->ranks[rank].ended, true); /* set after abort, which has the reason */
+    if (!launcher->options->apart || launcher->ended[rank])
+        atomic_store(&launcher->local->ranks[rank].ended, true); /* set after abort, which has the reason */
     zr_local_wake(launcher->local);
 }
 
@@ -559,7 +585,7 @@ static zr_result fork_ranks(struct launcher *launcher)
     const unsigned threads = launcher->options->threads ? part->count : 0;
     pid_t self = getpid(), pid = 0;
     for (unsigned r = part->first; r < part->first + part->count; r++) {
-        if (launcher->running[r])
+        if (launcher->running[r] || launcher->ended[r])
             continue;
         if (threads == 0 || r == part->first)
             pid = zr_fault(ZR_FAULT_THREAD) ? -1 : fork();
@@ -714,6 +740,16 @@ static void restart(struct launcher *launcher)
     end_ranks(launcher, ZR_ERR_PEER, zr_last_error());
 }
 
+/* With `apart`: forks the successors of ranks that were killed. */
+static void replace_killed(struct launcher *launcher)
+{
+    if (!launcher->options->apart || launcher->ending || fork_ranks(launcher) == ZR_OK)
+        return;
+    zr_local_log("%s", zr_last_error());
+    launcher->code = EXIT_MEMORY;
+    end_ranks(launcher, ZR_ERR_PEER, zr_last_error());
+}
+
 /* ---- The watch ----------------------------------------------------------------------------------------- */
 
 static void watch(struct launcher *launcher)
@@ -729,6 +765,7 @@ static void watch(struct launcher *launcher)
         if (signal_number > 0)
             take_signal(launcher, signal_number);
         reap(launcher);
+        replace_killed(launcher);
         zr_kept_holder_serve(&launcher->holder, part->door[0]);
         if (part->elsewhere)
             part->elsewhere(part);

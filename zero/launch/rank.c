@@ -28,6 +28,7 @@ static struct {
     const struct zr_local_sockets *sockets;
     pid_t launcher; /* 0: no launcher forked this rank */
     int memory[ZR_LAUNCH_MEMORIES];
+    unsigned replaced; /* restarts of this rank by itself */
     bool leaves; /* SIGTERM takes its replica, not the run */
     unsigned rank;
     bool holds; /* mpirun's signals are blocked and taken one by one */
@@ -159,6 +160,7 @@ void zr_local_become_rank(const struct zr_local_birth *birth)
     for (unsigned i = 0; i < ZR_LAUNCH_MEMORIES; i++)
         self.memory[i] = birth->memory ? birth->memory[i] : -1;
     self.leaves = options->replicas.by_events;
+    self.replaced = atomic_load(&local->ranks[birth->rank].replaced);
     self.clean_up = options->clean_up;
     self.argument = options->argument;
     for (unsigned r = birth->rank; r < birth->rank + (birth->threads ? birth->threads : 1); r++)
@@ -338,7 +340,28 @@ bool zr_local_is_restarting(struct zr_local_world *local)
 
 unsigned zr_local_restarts(const struct zr_local_world *local)
 {
-    return local ? atomic_load(&local->restarts) : 0;
+    return local ? atomic_load(&local->restarts) + self.replaced : 0;
+}
+
+bool zr_local_leaves(const struct zr_local_world *local, unsigned rank)
+{
+    return local && rank < local->world && atomic_load(&local->ranks[rank].leaves);
+}
+
+unsigned zr_local_replaced(const struct zr_local_world *local)
+{
+    unsigned sum = 0;
+    for (unsigned r = 0; local && r < local->world; r++)
+        sum += atomic_load(&local->ranks[r].replaced) - atomic_load(&local->ranks[r].leaves);
+    return sum;
+}
+
+unsigned zr_local_left(const struct zr_local_world *local)
+{
+    unsigned sum = 0;
+    for (unsigned r = 0; local && r < local->world; r++)
+        sum += atomic_load(&local->ranks[r].leaves);
+    return sum;
 }
 
 uint64_t zr_local_restart_ns(const struct zr_local_world *local)

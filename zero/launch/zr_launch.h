@@ -46,6 +46,12 @@ struct zr_launch_options {
      * other ranks keep theirs. 0: the death ends the run. For ranks that are forked here with the local
      * transport, and over TCP, where a lost connection also counts; see zr_local_rejoin(). */
     unsigned max_restarts;
+    /* With max_restarts, for ranks that are forked here: a rank restarts by itself. The waits of the others
+     * go on, and its successor makes up for its predecessor (zero/comm/posted.h). */
+    bool apart;
+    /* With `apart`: after the last restart the run continues without a rank other than 0: its last successor
+     * ends its part in the run (zr_local_leaves()). false: the run ends. */
+    bool leaves;
     /* Of zr_launch() over TCP. Rank 0 accepts the others at HOST:PORT; NULL: the ranks are forked here. The
      * secret of ranks that meet there is a file's that only its owner can read; NULL: ZR_SECRET's of the
      * environment. */
@@ -121,6 +127,11 @@ ZR_API bool zr_local_is_restarting(struct zr_local_world *local);
 ZR_API unsigned zr_local_restarts(const struct zr_local_world *local);
 /* Nanoseconds since the loss that caused the last restart; 0: there was none. */
 ZR_API uint64_t zr_local_restart_ns(const struct zr_local_world *local);
+/* With zr_launch_options.apart: whether this process is a rank's last one, which makes the others continue
+ * without the rank and returns 0 / restarts of all ranks / ranks that have left. */
+ZR_API bool zr_local_leaves(const struct zr_local_world *local, unsigned rank);
+ZR_API unsigned zr_local_replaced(const struct zr_local_world *local);
+ZR_API unsigned zr_local_left(const struct zr_local_world *local);
 /* A number of the program that survives restarts, such as the last saved step; 0 at first. */
 ZR_API void zr_local_set_restart_point(struct zr_local_world *local, uint64_t point);
 ZR_API uint64_t zr_local_restart_point(const struct zr_local_world *local);

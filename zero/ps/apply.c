@@ -85,6 +85,23 @@ static zr_result push_now(struct zr_ps_store *store, struct zr_ps_request reques
                                     .scale = frame->scale});
 }
 
+/* The same, unless a predecessor of the worker has made the push. `item` has advanced once it is applied, and
+ * a successor of the server then notes it. */
+static zr_result push_once(struct zr_ps_store *store, struct zr_ps_request request, unsigned i,
+                           const struct zr_ps_view *view)
+{
+    struct zr_ps_timetable *t = &store->timetable;
+    const unsigned table = view->item.table, worker = request.frame->worker;
+    zr_result result = ZR_OK;
+    if (i >= atomic_load(&store->kept->item) &&
+        !(t->successors && zr_ps_has_push(t, table, worker, view->item.index)))
+        result = push_now(store, request, i, view);
+    zr_ps_store_point();
+    if (result == ZR_OK && t->successors)
+        zr_ps_note_push(t, table, worker, view->item.index);
+    return result;
+}
+
 /* Bytes of the worker's area that pushes of the group have. A push of `table` is not counted: a killed
  * process may have stored the one that is stored again. */
 static uint64_t area_used(const struct zr_ps_store *store, unsigned worker, uint64_t group, unsigned table)
@@ -257,12 +274,10 @@ static zr_result push(struct zr_ps_store *store, struct zr_ps_request request)
     zr_result result = ZR_OK;
     for (unsigned i = 0; i < request.frame->items_count && result == ZR_OK; i++) {
         struct zr_ps_view view = zr_ps_view_of(store->setup, request, i, &at);
-        if (i < atomic_load(&store->kept->item))
-            continue;
-        if (groups)
+        if (groups && i >= atomic_load(&store->kept->item))
             push_later(store, request, &view);
-        else
-            result = push_now(store, request, i, &view);
+        else if (!groups)
+            result = push_once(store, request, i, &view);
     }
     return result;
 }

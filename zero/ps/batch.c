@@ -89,7 +89,7 @@ static bool is_pushed(const struct round *round, unsigned table)
     bool found = false;
     for (unsigned i = 0; i < round->worker->pieces_count; i++)
         found |= round->worker->pieces[i].item->table == table;
-    return found && round->frame->kind == ZR_PS_PUSH && zr_ps_groups(&round->worker->setup.options.timing);
+    return found && round->frame->kind == ZR_PS_PUSH && zr_ps_numbers(&round->worker->setup.options);
 }
 
 /* Chooses the pieces of the next round. */
@@ -192,7 +192,7 @@ static void write_requests(struct round *round)
             struct zr_ps_wire_item item = {.table = p->item->table, .count = counts[s]};
             if (counts[s] == 0)
                 continue;
-            if (zr_ps_groups(&worker->setup.options.timing) && round->frame->kind == ZR_PS_PUSH)
+            if (zr_ps_numbers(&worker->setup.options) && round->frame->kind == ZR_PS_PUSH)
                 item.index = worker->pushed[p->item->table];
             item.first = entry->width ? 0 : first_at(round, p, s);
             item.bytes = counts[s] * ((reads(round) ? 0 : number) + (entry->width ? sizeof(uint64_t) : 0));

@@ -43,6 +43,11 @@ static inline bool zr_ps_groups(const struct zr_ps_timing *timing)
 {
     return timing->kind == ZR_PS_SYNC || timing->kind == ZR_PS_SSP;
 }
+/* Whether the pushes of a worker's step are numbered, and a repeated one is ignored. */
+static inline bool zr_ps_numbers(const struct zr_ps_options *options)
+{
+    return options->successors || zr_ps_groups(&options->timing);
+}
 /* Pushes of a table by a worker that may wait at a server. */
 static inline unsigned zr_ps_waiting(const struct zr_ps_timing *timing, unsigned pushes)
 {

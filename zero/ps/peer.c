@@ -1,13 +1,24 @@
 /* peer.c: requests to servers and their replies, across lost connections and servers. See worker.h. */
+#define _GNU_SOURCE
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "alloc/base/error.h"
+#include "alloc/base/fault.h"
 #include "alloc/base/system/os.h"
 #include "alloc/base/system/socket.h"
 #include "zero/ps/worker.h"
 
 enum { RETRY_MS = 10 };
+
+/* The fault site `ps_message`, before and after each message of a worker. */
+void zr_ps_message_point(void)
+{
+    if (zr_fault(ZR_FAULT_PS_MESSAGE))
+        kill(getpid(), SIGKILL);
+}
 
 /* The reason of a refusal follows the frame. */
 static zr_result take_refusal(struct zr_ps_peer *peer, uint64_t deadline_ns)
@@ -28,9 +39,12 @@ static zr_result greet(struct zr_ps_worker *worker, struct zr_ps_peer *peer, boo
                                 .number = worker->setup.hash,
                                 .content = lost};
     struct iovec part = {&hello, sizeof hello};
+    zr_ps_message_point();
     zr_result result = zr_ps_link_send(&peer->link, &part, 1, deadline_ns);
+    zr_ps_message_point();
     if (result == ZR_OK)
         result = zr_ps_link_receive(&peer->link, &peer->reply, sizeof peer->reply, deadline_ns);
+    zr_ps_message_point();
     if (result == ZR_OK && peer->reply.magic != ZR_PS_MAGIC) {
         zr_ps_link_close(&peer->link);
         result = zr_fail(ZR_ERR_PEER, "%s is no parameter server", peer->addresses[0]);
@@ -116,7 +130,9 @@ zr_result zr_ps_peers_exchange(struct zr_ps_worker *worker, const struct zr_ps_f
         request->bytes = bytes;
         request->items_count = items;
         struct iovec part = {request, sizeof *request + bytes};
+        zr_ps_message_point();
         zr_ps_link_send(&peer->link, &part, 1, deadline_ns); /* a failure shows when the reply is awaited */
+        zr_ps_message_point();
     }
     for (unsigned s = 0; s < servers && result == ZR_OK; s++) {
         struct zr_ps_peer *peer = &worker->peers[s];
@@ -129,6 +145,7 @@ zr_result zr_ps_peers_exchange(struct zr_ps_worker *worker, const struct zr_ps_f
             if (result != ZR_OK && (result != ZR_ERR_UNAVAILABLE || zr_os_now_ns() >= deadline_ns))
                 break;
         }
+        zr_ps_message_point();
     }
     worker->counters.waited_ns += zr_os_now_ns() - begin_ns;
     return result;

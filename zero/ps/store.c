@@ -192,8 +192,14 @@ zr_result zr_ps_store_init(struct zr_ps_store *store)
     store->pushes = block[COUNTS];
     store->scratch = block[SCRATCH];
     store->gathered = block[GATHERED];
-    store->timetable = (struct zr_ps_timetable){o->timing,    o->workers,     o->tables_count, block[MEMBERS],
-                                                block[LANES], block[APPLIED], block[COUNTS]};
+    store->timetable = (struct zr_ps_timetable){.timing = o->timing,
+                                                .successors = o->successors,
+                                                .workers = o->workers,
+                                                .tables = o->tables_count,
+                                                .members = block[MEMBERS],
+                                                .lanes = block[LANES],
+                                                .applied = block[APPLIED],
+                                                .pushes = block[COUNTS]};
     uint64_t layout = atomic_load(&store->kept->layout);
     if (layout != 0 && layout != store->setup->hash)
         return zr_fail(ZR_ERR_FORMAT, "the kept memory of server %u is of other tables or options; drop it",

@@ -99,13 +99,14 @@ void zr_ps_note_push(struct zr_ps_timetable *t, unsigned table, unsigned worker,
 bool zr_ps_is_complete(const struct zr_ps_timetable *t, unsigned table, uint64_t *out)
 {
     uint64_t group = atomic_load(&t->applied[table]), step = group / groups_of(t, table);
+    const bool ends = t->successors && group % groups_of(t, table) + 1 == groups_of(t, table);
     bool some = false;
     *out = group;
     if (!zr_ps_groups(&t->timing))
         return false;
     for (unsigned w = 0; w < t->workers; w++) {
         bool pushed = t->pushes[table] && atomic_load(&zr_ps_lane_of(t, table, w)->next) > group;
-        if (!has_left(t, w) && clock_of(t, w) <= step && !pushed)
+        if (!has_left(t, w) && clock_of(t, w) <= step && (ends || !pushed))
             return false;
         some |= clock_of(t, w) > step || pushed;
     }

@@ -4,7 +4,8 @@
  *
  * Pushes of a table have groups with sync and ssp: push j of step c is in group c pushes + j. A group is
  * complete when every worker has pushed it, has ended step c, or has left; complete groups are applied in
- * order. A sparse table has one group per step, complete when every worker has ended the step or has left.
+ * order. With `successors` the last group of a step is not complete before every worker has ended the step, or
+ * has left. A sparse table has one group per step, complete when every worker has ended the step or has left.
  *
  * All numbers are absolute and only rise, so a request that is handled again after a crash leaves the same
  * state. They lie in memory of the caller, which may be kept. */
@@ -30,6 +31,7 @@ struct zr_ps_lane {
 
 struct zr_ps_timetable {
     struct zr_ps_timing timing;
+    bool successors; /* see struct zr_ps_options */
     unsigned workers, tables;
     struct zr_ps_member *members; /* [workers] */
     struct zr_ps_lane *lanes;     /* [tables][workers] */
@@ -55,9 +57,9 @@ bool zr_ps_may_pull(const struct zr_ps_timetable *t, unsigned table, unsigned wo
 void zr_ps_begin_push(struct zr_ps_timetable *t, unsigned worker);
 /* Whether a push may be taken: applied, or with sync and ssp kept until its group is complete. */
 bool zr_ps_may_push(const struct zr_ps_timetable *t, unsigned table, unsigned worker, unsigned index);
-/* sync, ssp: whether the server has the push already. */
+/* sync, ssp, and others with `successors`: whether the server has the push already. */
 bool zr_ps_has_push(const struct zr_ps_timetable *t, unsigned table, unsigned worker, unsigned index);
-/* sync, ssp: the push has been kept. */
+/* Likewise: the push has been kept, or applied. */
 void zr_ps_note_push(struct zr_ps_timetable *t, unsigned table, unsigned worker, unsigned index);
 /* Whether the next group of the table is complete; *group gets its number. The caller applies the group and
  * calls zr_ps_note_applied(). */

@@ -170,7 +170,7 @@ static zr_result check_item(const struct zr_ps_worker *worker, const struct zr_p
     unsigned times = worker->pushed[item->table];
     for (unsigned before = 0; before < i; before++)
         times += batch->items[before].table == item->table;
-    return zr_ps_groups(&worker->setup.options.timing) && times >= entry->pushes
+    return zr_ps_numbers(&worker->setup.options) && times >= entry->pushes
                ? refuse_item(i, "the table has had all its pushes of the step")
                : ZR_OK;
 }
@@ -308,6 +308,7 @@ zr_result zr_ps_leave(zr_ps_worker *worker, unsigned number)
          s++) {
         struct zr_ps_frame bye = {.magic = ZR_PS_MAGIC, .kind = ZR_PS_BYE, .worker = number};
         struct iovec part = {&bye, sizeof bye};
+        zr_ps_message_point();
         if (zr_ps_link_send(&worker->peers[s].link, &part, 1, zr_os_now_ns() + worker->timeout_ns) == ZR_OK)
             zr_ps_link_close(&worker->peers[s].link);
     }

@@ -46,7 +46,9 @@ static inline size_t *zr_ps_counts_of(const struct zr_ps_worker *worker, unsigne
     return worker->counts + (size_t)piece * worker->setup.options.servers;
 }
 
-/* peer.c: connects to a server, or again, and says HELLO. */
+/* peer.c: dies at the fault site `ps_message`. */
+void zr_ps_message_point(void);
+/* Connects to a server, or again, and says HELLO. */
 zr_result zr_ps_peer_open(struct zr_ps_worker *worker, struct zr_ps_peer *peer, uint64_t deadline_ns);
 /* Fills in and sends the requests of peers that are `asked` / waits for their replies: `answer` has the data.
  * ZR_ERR_PEER: a server refused, and the message has its reason. */

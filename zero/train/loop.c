@@ -59,6 +59,7 @@ struct loop {
     int ended;             /* the signal that requested the end; 0: none */
     bool restarts;         /* another rank was lost, and is replaced */
     bool resizes;          /* events change the number of replicas after the step, by agreement */
+    struct zr_messages_left left; /* by the predecessor of a worker */
     struct zr_moved moved; /* its step, and the sizes so far; read after a change of size */
     bool yields;           /* the run yields its time slice after the step, by agreement */
     struct agreed_request noted;    /* with a board: see note_request() */
@@ -109,7 +110,7 @@ static zr_result validate_weights(struct loop *loop)
     zr_trainer *trainer = rank->state.trainer;
     struct zr_message mean;
     const struct zr_batch batch = zr_rank_batch(rank);
-    double sum = 0;
+    double sum = 0, windows = 0;
     zr_result result;
 
     for (uint64_t round = 0; round < zr_data_validation_rounds(&rank->data); round++) {
@@ -127,13 +128,15 @@ static zr_result validate_weights(struct loop *loop)
         if (result != ZR_OK)
             return result;
         sum += count ? loss * (double)count : 0;
+        windows += (double)count;
     }
-    result = zr_messages_exchange(&loop->messages, &(struct zr_message){.loss = sum}, &mean);
+    result = zr_messages_exchange(&loop->messages, &(struct zr_message){.loss = sum, .windows = windows}, &mean);
     if (result != ZR_OK)
         return result;
     loop->history.validated = true;
-    loop->history.validation_loss =
-        mean.loss * zr_train_data_ranks(rank->config) / (double)rank->data.validation_windows;
+    /* The windows of a rank that has left are not evaluated. */
+    loop->history.validation_loss = mean.loss * (zr_train_data_ranks(rank->config) - mean.left) /
+                                    (mean.left > 0 ? mean.windows : (double)rank->data.validation_windows);
     return ZR_OK;
 }
 
@@ -223,7 +226,7 @@ static struct zr_step_line *line_of(const struct loop *loop, uint64_t step)
 static void note_loss(struct loop *loop, const struct step *step, double loss)
 {
     loop->agreed_step++;
-    if (!loop->messages.board || (step && loop->agreed_step == step->number))
+    if (!loop->messages.free || (step && loop->agreed_step == step->number))
         line_of(loop, loop->agreed_step)->loss = loss;
     loop->history.loss[loop->agreed_step - loop->saves.resumed_step - 1] = loss;
 }
@@ -257,14 +260,15 @@ static zr_result before_update(void *state, double loss, float *rate)
     struct zr_message agreed, mine = {.loss = loss,
                                       .request = own_request(loop),
                                       .end_signal = zr_local_end_signal(loop->rank.local),
+                                      .clock = zr_served_worker_clock(&loop->rank),
                                       .resizes = zr_local_wants_resize(loop->rank.local),
                                       .yields = zr_slices_wanted(&loop->rank),
                                       .refusals = loop->rank.state.context.refusals};
     bool ends = zr_trainer_is_drained(loop->rank.state.trainer);
     zr_result result = zr_messages_send(&loop->messages, &mine);
-    if (loop->messages.board)
+    if (loop->messages.free)
         step->line->loss = loss;
-    if (loop->messages.board && !waits_for_workers(loop)) { /* the worker meets the others after the step */
+    if (result == ZR_OK && loop->messages.free && !waits_for_workers(loop)) { /* the worker meets the others after the step */
         step->request = mine.request;
         step->end_signal = mine.end_signal;
     }
@@ -273,13 +277,13 @@ static zr_result before_update(void *state, double loss, float *rate)
         if (result != ZR_OK)
             break;
         note_loss(loop, step, agreed.loss);
-        if (loop->messages.board)
+        if (loop->messages.free)
             note_request(loop, &agreed);
         else if (agreed.request > step->request) {
             step->request = agreed.request;
             step->end_signal = agreed.end_signal;
         }
-        loop->yields = agreed.yields && !loop->messages.board;
+        loop->yields = agreed.yields && !loop->messages.free;
         loop->resizes = agreed.resizes;
         say_refused(loop, &agreed);
     }
@@ -296,7 +300,7 @@ static zr_result before_update(void *state, double loss, float *rate)
     loop->alike =
         loop->messages.lag == 0 &&
         !loop->messages
-             .board; /* from here on all ranks detect errors, such as a non-finite gradient, together */
+             .free; /* from here on all ranks detect errors, such as a non-finite gradient, together */
     return ZR_OK;
 }
 
@@ -559,7 +563,7 @@ static void show_agreed(struct loop *loop, uint64_t step)
                                           .tokens_per_second =
                                               (double)zr_train_step_tokens(loop->rank.config) /
                                               loop->history.seconds[index]};
-        show(loop, loop->messages.board && shown != step ? &past : line_of(loop, shown));
+        show(loop, loop->messages.free && shown != step ? &past : line_of(loop, shown));
     }
 }
 
@@ -690,6 +694,41 @@ static zr_result take_over(struct loop *loop, bool moves)
     return result == ZR_OK ? agree_on_size(loop) : result;
 }
 
+/* Of a worker that was killed: takes the messages of its predecessor's steps, and ends the last of them, as
+ * the others have, or will. What both do alike is taken from the messages that the predecessor has left. */
+static zr_result succeed(struct loop *loop, uint64_t step)
+{
+    struct zr_message agreed;
+    zr_result result = ZR_OK;
+    loop->agreed_step = loop->saves.resumed_step;
+    while (result == ZR_OK && zr_messages_is_due(&loop->messages, true)) {
+        result = zr_messages_take(&loop->messages, &agreed);
+        if (result != ZR_OK)
+            break;
+        note_loss(loop, NULL, agreed.loss);
+        if (loop->messages.free)
+            note_request(loop, &agreed);
+    }
+    struct agreed_request request = {ZR_REQUEST_NONE, 0};
+    if (waits_for_workers(loop) && loop->meets_at > 0 && loop->meets_at <= step) {
+        if (loop->meets_at == step)
+            request = loop->noted;
+        loop->noted.kind = ZR_REQUEST_NONE;
+        loop->meets_at = 0;
+    } else if (!waits_for_workers(loop)) {
+        request = (struct agreed_request){loop->left.last.request, loop->left.last.end_signal};
+    }
+    if (result != ZR_OK || !loop->left.ends)
+        return result;
+    uint64_t met = step;
+    if (loop->messages.free && pauses_after(loop, step, request.kind))
+        result = meet(loop, &met, waits_for_workers(loop) || pauses_after(loop, step, ZR_REQUEST_NONE),
+                      &request);
+    if (result == ZR_OK && request.kind != ZR_REQUEST_SAVE_AND_END)
+        result = finish_step(loop, step);
+    return result == ZR_OK && loop->messages.free ? follow_request(loop, met, request) : result;
+}
+
 static zr_result run_steps(struct loop *loop)
 {
     const struct zr_train_config *config = loop->rank.config;
@@ -699,7 +738,10 @@ static zr_result run_steps(struct loop *loop)
     zr_history_start(&loop->history);
     zr_saves_start(&loop->saves);
     loop->agreed_step = loop->shown_step = loop->saves.resumed_step + loop->history.count;
-    result = finish_step(loop, loop->shown_step);
+    if (loop->left.some)
+        result = succeed(loop, loop->shown_step);
+    else
+        result = finish_step(loop, loop->shown_step);
     if (result == ZR_OK)
         result = change_size(loop, loop->shown_step);
     if (result != ZR_OK || loop->rank.moved)
@@ -717,11 +759,11 @@ static zr_result run_steps(struct loop *loop)
         if (result == ZR_OK)
             result = zr_served_after_step(&loop->rank, step);
         uint64_t met = step;
-        if (result == ZR_OK && loop->messages.board && pauses_after(loop, step, request.kind))
+        if (result == ZR_OK && loop->messages.free && pauses_after(loop, step, request.kind))
             result = meet(loop, &met, waits_for_workers(loop) || pauses_after(loop, step, ZR_REQUEST_NONE),
                           &request);
         bool ends =
-            loop->messages.board && request.kind == ZR_REQUEST_SAVE_AND_END; /* after different steps */
+            loop->messages.free && request.kind == ZR_REQUEST_SAVE_AND_END; /* after different steps */
         if (result == ZR_OK && !ends && evaluates_after(config, step)) {
             result = validate(loop);
             line->validated = true;
@@ -846,7 +888,7 @@ static zr_result report_end(struct loop *loop)
     double *own = NULL;
     if (result == ZR_OK && speaks(loop))
         result = zr_served_report(&loop->rank, &served);
-    if (result == ZR_OK && speaks(loop) && loop->messages.board) {
+    if (result == ZR_OK && speaks(loop) && loop->messages.free) {
         own = zr_heap_alloc((loop->history.count + 1) * sizeof *own);
         result = own ? zr_messages_own_losses(&loop->messages, loop->history.count, own) : ZR_ERR_HOST_MEMORY;
     }
@@ -869,7 +911,7 @@ static zr_result report_end(struct loop *loop)
             .step_seconds = loop->history.seconds,
             .worker_loss = own,
             .tokens_per_second =
-                loop->messages.board
+                loop->messages.free
                     ? (double)(loop->history.count * zr_train_step_tokens(config)) / loop->steps_seconds
                     : zr_history_tokens_per_second(&loop->history),
             .seconds = (double)(zr_os_now_ns() - loop->history.started_ns) * 1e-9,
@@ -936,6 +978,10 @@ static zr_result run(struct loop *loop, struct zr_local_world *local, unsigned r
                                                             ? zr_engine_steps_done(loop->rank.state.engine)
                                                         : moves ? loop->moved.step
                                                                 : resumed;
+    if (result == ZR_OK && zr_local_restarts(local) > 0)
+        result = zr_messages_succeed(&loop->messages, zr_served_worker_clock(&loop->rank), &loop->left);
+    if (loop->left.some)
+        done = resumed + loop->left.steps;
     if (result == ZR_OK)
         result =
             zr_history_open(&loop->history, &loop->rank,
@@ -1116,6 +1162,8 @@ int zr_train_rank(struct zr_local_world *local, unsigned rank, void *argument)
 {
     bool rejoins;
     int code;
+    if (zr_local_leaves(local, rank))
+        return zr_served_lose(argument, local, rank);
     while (true) {
         code = run_until_lost(local, rank, argument, &rejoins);
         if (!rejoins)

@@ -91,7 +91,8 @@ bool zr_saves_due(const struct zr_saves *saves)
 /* A step is saved. */
 static void note_saved(struct zr_saves *saves, uint64_t step)
 {
-    zr_local_set_restart_point(saves->rank->local, step);
+    if (!saves->rank->served) /* a successor resumes what the run has resumed */
+        zr_local_set_restart_point(saves->rank->local, step);
     if (zr_rank_logs(saves->rank)) {
         zr_progress_break(saves->progress);
         zr_say("saved step %" PRIu64 " in %s", step, saves->rank->config->save);

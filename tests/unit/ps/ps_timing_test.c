@@ -155,8 +155,13 @@ static const char *run(struct zr_ps_timing timing, uint64_t seed)
 {
     struct schedule s = {.random = seed};
     unsigned living = 1 + draw(&s, WORKERS);
-    s.t = (struct zr_ps_timetable){timing,    living,  1 + draw(&s, TABLES), s.members, s.lanes,
-                                   s.applied, s.pushes};
+    s.t = (struct zr_ps_timetable){.timing = timing,
+                                   .workers = living,
+                                   .tables = 1 + draw(&s, TABLES),
+                                   .members = s.members,
+                                   .lanes = s.lanes,
+                                   .applied = s.applied,
+                                   .pushes = s.pushes};
     for (unsigned table = 0; table < s.t.tables; table++)
         s.pushes[table] = grouped(&s) ? draw(&s, PUSHES + 1) : draw(&s, 2);
     for (unsigned w = 0; w < s.t.workers; w++) {

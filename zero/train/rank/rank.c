@@ -7,6 +7,7 @@
 #include "alloc/base/error.h"
 #include "alloc/base/option.h"
 #include "alloc/heap/heap.h"
+#include "zero/comm/posted.h"
 #include "alloc/base/system/os.h"
 #include "zero/train/settings/args.h"
 #include "zero/train/rank/kept.h"
@@ -146,6 +147,8 @@ static zr_result open_peers(struct zr_rank *rank)
     if (result == ZR_OK)
         result = config->comm == ZR_TRAIN_COMM_NCCL
                      ? zr_card_comm_create(rank, &options)
+                 : zr_train_repeats(config)
+                     ? zr_comm_posted_create(&rank->comm, &options, rank->local, rank->rank, &config->served->posts)
                      : zr_comm_create(&rank->comm, &options, rank->local, rank->rank);
     if (result == ZR_OK)
         result = zr_compress_check_hosts(config, zr_message_host_ranks());
@@ -397,5 +400,13 @@ zr_result zr_rank_close(struct zr_rank *rank)
 
 zr_result zr_rank_exchange_reports(struct zr_rank *rank, const struct zr_rank_report *mine)
 {
-    return zr_comm_host_all_gather(rank->comm, mine, sizeof *mine, rank->reports);
+    struct zr_rank_report *all = zr_heap_alloc(rank->config->world * sizeof *all);
+    if (!all)
+        return ZR_ERR_HOST_MEMORY;
+    zr_result result = zr_comm_host_all_gather(rank->comm, mine, sizeof *mine, all);
+    for (unsigned r = 0; r < rank->config->world && result == ZR_OK; r++)
+        if (all[r].rank == r) /* else it has left the run, and its last report stays */
+            rank->reports[r] = all[r];
+    zr_heap_free(all);
+    return result;
 }

@@ -122,6 +122,8 @@ json_t *zr_report_servers_json(const struct zr_train_config *config, const struc
                   {"repeated", run->state.repeated},
                   {"lost_replicas", run->state.lost_replicas},
                   {"joined_replicas", run->state.joined_replicas},
+                  {"worker_restarts", run->worker_restarts},
+                  {"workers_left", run->workers_left},
                   {"received_bytes", run->state.received_bytes},
                   {"sent_bytes", run->state.sent_bytes}};
     json_object_set_new(object, "staleness", bins);

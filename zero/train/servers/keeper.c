@@ -138,11 +138,14 @@ zr_result zr_served_start(struct zr_served_run *out, struct zr_train_config *con
 {
     const char *folder = getenv("TMPDIR");
     char address[ZR_PS_ADDRESS_BYTES];
-    *out = (struct zr_served_run){.count = config->servers * (1 + config->replicas)};
+    *out = (struct zr_served_run){.count = config->servers * (1 + config->replicas),
+                                  .posts = {.fd = -1}};
     folder = folder && folder[0] ? folder : "/tmp";
     zr_result result = zr_file_create_nameless(&out->board, folder);
     if (result == ZR_OK)
         result = zr_file_resize(&out->board, zr_served_messages_at(out));
+    if (result == ZR_OK && config->max_restarts > 0)
+        result = zr_file_create_nameless(&out->posts, folder);
     for (unsigned s = 0; s < out->count && result == ZR_OK; s++) {
         snprintf(address, sizeof address, "unix:%.200s/zr-server-%d-%u", folder, (int)getpid(), s);
         result = zr_ps_listen(&out->listeners[s], address, out->addresses[s]);
@@ -169,4 +172,5 @@ void zr_served_stop(struct zr_served_run *run, bool kills)
     for (unsigned s = 0; s < run->count && run->addresses[s][0]; s++)
         zr_path_unlink(run->addresses[s] + sizeof "unix:" - 1);
     zr_file_close(&run->board);
+    zr_file_close(&run->posts);
 }

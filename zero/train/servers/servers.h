@@ -37,6 +37,7 @@ struct zr_served_run {
     int listeners[2 * ZR_PS_SERVERS_MAX];
     char addresses[2 * ZR_PS_SERVERS_MAX][ZR_PS_ADDRESS_BYTES];
     struct zr_file board; /* [count] of struct zr_server_bytes, then messages of workers; see messages.h */
+    struct zr_file posts; /* with --max-restarts: messages of workers; see zero/comm/posted.h */
     int keeper;           /* process */
 };
 
@@ -71,6 +72,11 @@ zr_result zr_served_open(struct zr_rank *rank, struct zr_servers *out);
 /* Between the engine's creation, or a load, and the first step: worker 0 completes the tables, and pulls of
  * all workers are answered from then on. `done`: updates that the state has had. */
 zr_result zr_served_begin(struct zr_rank *rank, uint64_t done);
+/* Steps, or with --ps geo:K exchanges, that the servers have of this worker and its predecessors. */
+uint64_t zr_served_worker_clock(const struct zr_rank *rank);
+/* The process of a worker that is not replaced any more: the servers and the other workers do not wait for it.
+ * Returns its exit code. */
+int zr_served_lose(const struct zr_train_config *config, struct zr_local_world *local, unsigned rank);
 /* Sets the rate of the pushes of the next step. */
 void zr_served_set_rate(struct zr_rank *rank, float rate);
 /* With --ps geo:K: pushes differences after K steps of a worker and pulls / makes the parameters of all
@@ -89,6 +95,7 @@ void zr_served_close(struct zr_rank *rank);
 struct zr_served_report {
     struct zr_ps_state state;
     uint64_t version; /* updates of the first table */
+    unsigned worker_restarts, workers_left;
 };
 zr_result zr_served_report(struct zr_rank *rank, struct zr_served_report *out);
 

@@ -47,6 +47,7 @@ zr_result zr_served_tables_make(struct zr_served_tables *out, const struct zr_tr
     *out = (struct zr_served_tables){.options = {.struct_bytes = sizeof out->options,
                                                  .workers = config->world,
                                                  .servers = config->servers,
+                                                 .successors = config->max_restarts > 0,
                                                  .timing = config->timing,
                                                  .staleness = config->correction}};
     zr_result result = zr_transformer_open(&transformer, &shape, NULL, host_arena);

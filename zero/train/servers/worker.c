@@ -6,8 +6,10 @@
 
 #include "alloc/base/error.h"
 #include "zero/checkpoint/checkpoint.h"
+#include "zero/comm/posted.h"
 #include "zero/comm/take.h"
 #include "zero/engine/update.h"
+#include "zero/train/report/terminal.h"
 #include "zero/train/settings/args.h"
 
 struct zr_served_worker {
@@ -259,6 +261,31 @@ zr_result zr_served_save(struct zr_rank *rank, const struct zr_checkpoint *check
     return zr_comm_all_status(rank->comm, result);
 }
 
+uint64_t zr_served_worker_clock(const struct zr_rank *rank)
+{
+    return rank->served ? zr_ps_worker_clock(rank->served->worker) : 0;
+}
+
+int zr_served_lose(const struct zr_train_config *config, struct zr_local_world *local, unsigned number)
+{
+    struct zr_rank rank;
+    struct zr_servers servers;
+    zr_result result = zr_rank_open_records(&rank, config);
+    rank.local = local;
+    rank.rank = number;
+    if (result == ZR_OK)
+        result = zr_served_open(&rank, &servers);
+    if (result == ZR_OK)
+        result = zr_served_leave(&rank);
+    if (result == ZR_OK)
+        result = zr_comm_posted_leave(&config->served->posts, number);
+    if (result != ZR_OK)
+        zr_say("rank %u: %s", number, zr_last_error());
+    zr_served_close(&rank);
+    zr_result closed = zr_rank_close(&rank);
+    return (int)zr_exit_of(result != ZR_OK ? result : closed);
+}
+
 void zr_served_set_rate(struct zr_rank *rank, float rate)
 {
     if (rank->served)
@@ -268,7 +295,8 @@ void zr_served_set_rate(struct zr_rank *rank, float rate)
 zr_result zr_served_report(struct zr_rank *rank, struct zr_served_report *out)
 {
     struct zr_served_worker *own = rank->served;
-    *out = (struct zr_served_report){.version = 0};
+    *out = (struct zr_served_report){.worker_restarts = zr_local_replaced(rank->local),
+                                     .workers_left = zr_local_left(rank->local)};
     if (!own)
         return ZR_OK;
     zr_result result = zr_ps_report(own->worker, &out->state);

@@ -301,6 +301,11 @@ static inline bool zr_train_is_served(const struct zr_train_config *config)
 {
     return config->comm == ZR_TRAIN_COMM_PS && config->command == ZR_COMMAND_TRAIN;
 }
+/* Whether a worker that is killed gets a successor, which repeats its step. */
+static inline bool zr_train_repeats(const struct zr_train_config *config)
+{
+    return zr_train_is_served(config) && config->max_restarts > 0;
+}
 static inline bool zr_train_differs(const struct zr_train_config *config)
 {
     return zr_train_is_served(config) && config->timing.kind == ZR_PS_GEO;
