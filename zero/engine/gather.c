@@ -115,6 +115,8 @@ zr_result zr_engine_prefetch(zr_engine *engine, unsigned unit)
     if (!engine || unit >= engine->layout.units_count)
         return zr_engine_refuse_unit(engine, __func__, unit, engine);
     const struct zr_unit_state *state = &engine->units[unit];
+    if (zr_engine_is_served(engine))
+        return zr_served_pull(engine, unit);
     if (state->whole || engine->gathered_units >= engine->gathered_max)
         return ZR_OK;
     return start_gathering(engine, unit);
@@ -141,10 +143,10 @@ zr_result zr_engine_gather(zr_engine *engine, unsigned unit, const void **base)
         if (result == ZR_OK)
             result = start_gathering(engine, unit);
     }
-    if (result == ZR_OK)
-        result = zr_engine_await_gather(engine, unit);
     if (result == ZR_OK && zr_engine_is_served(engine))
         result = zr_served_pull(engine, unit);
+    if (result == ZR_OK)
+        result = zr_engine_await_gather(engine, unit);
     if (result != ZR_OK)
         return result;
     if (state->references++ == 0)

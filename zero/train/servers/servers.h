@@ -63,6 +63,8 @@ zr_result zr_served_open(struct zr_rank *rank, struct zr_servers *out);
 zr_result zr_served_begin(struct zr_rank *rank, uint64_t done);
 /* Sets the rate of the pushes of the next step. */
 void zr_served_set_rate(struct zr_rank *rank, float rate);
+/* Sleeps as --worker-sleep says, as if the worker computed for longer. */
+void zr_served_sleep(const struct zr_rank *rank);
 /* With --ps geo:K: pushes differences after K steps of a worker and pulls / makes the parameters of all
  * workers those of the servers, with all differences (collective, between steps). Else no effect. */
 zr_result zr_served_after_step(struct zr_rank *rank, uint64_t step);
