@@ -115,8 +115,6 @@ zr_result zr_engine_prefetch(zr_engine *engine, unsigned unit)
     if (!engine || unit >= engine->layout.units_count)
         return zr_engine_refuse_unit(engine, __func__, unit, engine);
     const struct zr_unit_state *state = &engine->units[unit];
-    if (zr_engine_is_served(engine))
-        return zr_served_pull(engine, unit);
     if (state->whole || engine->gathered_units >= engine->gathered_max)
         return ZR_OK;
     return start_gathering(engine, unit);

@@ -7,8 +7,11 @@
 #include "zero/engine/gradients.h"
 #include "zero/engine/update.h"
 
-/* ---- Calls in the queue's thread ------------------------------------------------------------------------
- */
+/* Units that are pulled before the unit that needs them, in the order of forward: several, since a small unit
+ * takes a round trip as well. */
+enum { PULLS_AHEAD = 3 };
+
+/* ---- Calls in the queue's thread ----------------------------------------------------------------------- */
 
 static struct zr_server_tensors tensors_of(const struct zr_unit_state *state, struct zr_numbers values)
 {
@@ -47,20 +50,27 @@ static zr_result end_step(void *task_state, struct zr_kernel_context *context)
     return end->servers->clock(end->servers->state, end->rate);
 }
 
-/* ---- Calls of a step ------------------------------------------------------------------------------------
- */
+/* ---- Calls of a step ----------------------------------------------------------------------------------- */
 
-zr_result zr_served_pull(struct zr_engine *engine, size_t unit)
+static zr_result start_pull(struct zr_engine *engine, size_t unit)
 {
     struct zr_unit_state *state = &engine->units[unit];
-    if (!state->pulled)
-        zr_state_store_end(&engine->state_tier->store);
     if (state->pulled || state->steps == 0 || engine->simulated)
         return ZR_OK;
     state->engine = engine;
     state->parameter_task = (struct zr_copies_task){.run = pull, .state = state};
     zr_result result = zr_copies_run(engine->copies, &state->parameter_task, &state->parameter_copy);
     state->pulled = result == ZR_OK;
+    return result;
+}
+
+zr_result zr_served_pull(struct zr_engine *engine, size_t unit)
+{
+    zr_result result = ZR_OK;
+    if (!engine->units[unit].pulled)
+        zr_state_store_end(&engine->state_tier->store);
+    for (size_t u = unit; u <= unit + PULLS_AHEAD && u < engine->layout.units_count && result == ZR_OK; u++)
+        result = start_pull(engine, u);
     return result;
 }
 

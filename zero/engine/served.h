@@ -21,7 +21,8 @@ static inline bool zr_engine_is_served(const struct zr_engine *engine)
     return engine->options.servers.on;
 }
 
-/* Starts to pull a unit's parameters, unless they were pulled in this step or are frozen. */
+/* Starts to pull the parameters of a unit and of the next three, if they were not pulled in this step and are
+ * not frozen. */
 zr_result zr_served_pull(struct zr_engine *engine, size_t unit);
 /* Computes the squares of a unit's gradients, and starts to push the gradients if they are finite / adds the
  * squares to those of the step's earlier pushes. */
