@@ -124,10 +124,11 @@ struct zr_unit_state {
     zr_ticket reduce_ticket; /* reduction in progress */
     /* Starts the unit's update after its last reduction, before the norm is known; NULL: it waits. */
     zr_result (*ahead)(struct zr_engine *engine, size_t unit);
-    struct zr_copies_task gradient_task; /* addition to sums on the host */
-    struct zr_engine *engine;            /* for gradient_task */
-    bool adds;                           /* gradient_task adds to the sum instead of overwriting it */
-    zr_ticket gradient_copy;             /* ticket of engine->copies: copy to the host in progress */
+    /* Addition to sums on the host, or a push to parameter servers / a pull from them. */
+    struct zr_copies_task gradient_task, parameter_task;
+    struct zr_engine *engine; /* for the tasks */
+    bool adds;                /* gradient_task adds to the sum instead of overwriting it */
+    zr_ticket gradient_copy;  /* ticket of engine->copies: copy to the host in progress */
 
     size_t gradients_at, sums_at; /* offsets in the tier's pools, in elements; SIZE_MAX: no sums there */
 

@@ -141,10 +141,10 @@ zr_result zr_engine_gather(zr_engine *engine, unsigned unit, const void **base)
         if (result == ZR_OK)
             result = start_gathering(engine, unit);
     }
-    if (result == ZR_OK)
-        result = zr_engine_await_gather(engine, unit);
     if (result == ZR_OK && zr_engine_is_served(engine))
         result = zr_served_pull(engine, unit);
+    if (result == ZR_OK)
+        result = zr_engine_await_gather(engine, unit);
     if (result != ZR_OK)
         return result;
     if (state->references++ == 0)

@@ -6,6 +6,7 @@
 #include "zero/comm/comm.h"
 #include "zero/comm/copies.h"
 #include "zero/engine/parameter_tier.h"
+#include "zero/engine/served.h"
 
 /* ---- Open and close ------------------------------------------------------------------------------------ */
 
@@ -28,13 +29,14 @@ static size_t bounce_elements(const struct zr_engine *engine)
 zr_result zr_engine_offload_open(struct zr_engine *engine)
 {
     const struct zr_engine_options *o = &engine->options;
+    const bool offloaded = engine->state_tier->offloaded;
     zr_result result = ZR_OK;
-    if (!engine->state_tier->offloaded)
+    if (!offloaded && !zr_engine_is_served(engine))
         return ZR_OK;
     engine->copies_context = *o->context; /* copies constant fields only */
     engine->copies_context.parallel = (struct zr_parallel){.threads = 1};
     engine->copies_context.flops = NULL;
-    if (zr_engine_is_low_precision(engine)) {
+    if (offloaded && zr_engine_is_low_precision(engine)) {
         engine->bounce_elements = bounce_elements(engine);
         result = zr_take(o->offload.host, ZR_TAG_COMM, ZR_BOUNCE_BUFFERS * engine->bounce_elements,
                          engine->parameter_bytes, (void **)&engine->bounce);

@@ -11,6 +11,7 @@
 
 #include "zero/engine/parameter_tier.h"
 
+/* Opens engine->copies, with parameter servers, too (served.h). */
 zr_result zr_engine_offload_open(struct zr_engine *engine);
 void zr_engine_offload_close(struct zr_engine *engine);
 

@@ -11,6 +11,7 @@
 #include "zero/engine/kept.h"
 #include "zero/engine/offload.h"
 #include "zero/engine/parameter_tier.h"
+#include "zero/engine/served.h"
 
 struct zr_numbers zr_numbers_at(struct zr_numbers numbers, size_t index)
 {
@@ -31,7 +32,9 @@ static zr_result take_frozen(struct zr_engine *engine, size_t unit, struct zr_ow
 static zr_result take_state(struct zr_engine *engine, size_t unit, struct zr_owned *out)
 {
     struct zr_state_view view = {0};
-    zr_result result = zr_state_store_take(&engine->units[unit].tier->store, unit, &view);
+    zr_result result = zr_served_await(engine);
+    if (result == ZR_OK)
+        result = zr_state_store_take(&engine->units[unit].tier->store, unit, &view);
     out->master = engine->units[unit].tier->masters ? view.master : out->parameters.at;
     memcpy(out->slots, view.slots, sizeof out->slots);
     return result;

@@ -110,11 +110,20 @@ static zr_result take_reply(struct zr_ps_worker *worker, struct zr_ps_peer *peer
     return zr_ps_link_receive(&peer->link, peer->answer, peer->reply.bytes, *deadline_ns);
 }
 
+/* Adds the server to the message of a failure. */
+static zr_result name_server(unsigned server, zr_result result)
+{
+    char why[ZR_PS_WHY_BYTES];
+    snprintf(why, sizeof why, "%s", zr_last_error());
+    return zr_fail(result, "parameter server %u: %s", server, why);
+}
+
 zr_result zr_ps_peers_exchange(struct zr_ps_worker *worker, const struct zr_ps_frame *frame)
 {
     const uint64_t begin_ns = zr_os_now_ns();
     const unsigned servers = worker->setup.options.servers;
     uint64_t deadline_ns = begin_ns + worker->timeout_ns;
+    unsigned failed = 0;
     zr_result result = ZR_OK;
     for (unsigned s = 0; s < servers; s++) {
         struct zr_ps_peer *peer = &worker->peers[s];
@@ -139,6 +148,7 @@ zr_result zr_ps_peers_exchange(struct zr_ps_worker *worker, const struct zr_ps_f
         if (!peer->asked)
             continue;
         worker->counters.requests++;
+        failed = s;
         deadline_ns = zr_os_now_ns() + worker->timeout_ns;
         while ((result = take_reply(worker, peer, &deadline_ns)) == ZR_ERR_UNAVAILABLE) {
             result = send_again(worker, peer, deadline_ns);
@@ -148,5 +158,5 @@ zr_result zr_ps_peers_exchange(struct zr_ps_worker *worker, const struct zr_ps_f
         zr_ps_message_point();
     }
     worker->counters.waited_ns += zr_os_now_ns() - begin_ns;
-    return result;
+    return result == ZR_OK ? ZR_OK : name_server(failed, result);
 }

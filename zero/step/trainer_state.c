@@ -6,6 +6,7 @@
 #include "zero/comm/copies.h"
 #include "zero/comm/take.h"
 #include "zero/engine/compression.h"
+#include "zero/engine/served.h"
 
 static zr_result open_context(struct zr_trainer_state *state)
 {
@@ -174,6 +175,8 @@ void zr_trainer_state_counters_get(const struct zr_trainer_state *state, struct 
     zr_mesh_counters_get(state->options.mesh, out);
     zr_channels_count(&state->trainer->channels, out);
     zr_engine_count_nodes(state->engine, out);
+    if (zr_engine_is_served(state->engine))
+        zr_comm_counters_add(state->engine->copies, out);
 }
 
 uint64_t zr_trainer_state_moved_bytes(const struct zr_trainer_state *state)
@@ -186,7 +189,8 @@ uint64_t zr_trainer_state_copies_exposed_ns(const struct zr_trainer_state *state
 {
     const struct zr_engine *engine = state->engine;
     zr_comm *worker = engine->speculation.worker;
-    zr_comm *const copies[] = {state->trainer->activations.checkpoints.copies, engine->copies,
+    zr_comm *const copies[] = {state->trainer->activations.checkpoints.copies,
+                               zr_engine_is_served(engine) ? NULL : engine->copies,
                                /* with state in a file, the file's waits include them */
                                engine->state_tier->file ? NULL : worker};
     uint64_t sum = 0;

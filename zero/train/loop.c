@@ -265,6 +265,7 @@ static zr_result before_update(void *state, double loss, float *rate)
                                       .yields = zr_slices_wanted(&loop->rank),
                                       .refusals = loop->rank.state.context.refusals};
     bool ends = zr_trainer_is_drained(loop->rank.state.trainer);
+    zr_served_sleep(&loop->rank);
     zr_result result = zr_messages_send(&loop->messages, &mine);
     if (loop->messages.free)
         step->line->loss = loss;

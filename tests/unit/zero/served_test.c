@@ -2,10 +2,13 @@
  * pulled and pushed when, the bytes of a worker, and states that move to an engine without servers and back.
  */
 #include <math.h>
+#include <semaphore.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
+#include "alloc/base/error.h"
 #include "tests/support/tap.h"
 #include "tests/support/zero/engine_rig.h"
 #include "zero/engine/engine.h"
@@ -98,7 +101,8 @@ static zr_result step_engine(zr_engine *engine, unsigned step, bool spoiled)
     return result == ZR_OK ? zr_engine_step(engine, rate, &report) : result;
 }
 
-static zr_result open_engine(struct rig *rig, struct servers *servers, enum zr_reduce_when reduce)
+static zr_result open_engine(struct rig *rig, const struct zr_servers *servers, enum zr_reduce_when reduce,
+                             unsigned micro_batches)
 {
     static struct zr_parameter parameters[UNITS];
     static struct zr_unit units[UNITS];
@@ -120,11 +124,11 @@ static zr_result open_engine(struct rig *rig, struct servers *servers, enum zr_r
                                         .context = &rig->context,
                                         .comm = rig->comm,
                                         .list = {parameters, UNITS, units, UNITS, 0},
-                                        .micro_batches = MICRO_BATCHES,
+                                        .micro_batches = micro_batches,
                                         .reduce = reduce,
                                         .optimizer = {.kind = ZR_OPTIMIZER_SGD, .momentum_factor = 0.5f}};
     if (servers)
-        options.servers = (struct zr_servers){true, servers, pull, push, end_step, read_state, write_state};
+        options.servers = *servers;
     return result == ZR_OK ? zr_engine_create(&rig->engine, &options) : result;
 }
 
@@ -132,6 +136,8 @@ static int train(enum zr_reduce_when reduce)
 {
     char path[] = "/tmp/zr-served-XXXXXX";
     static struct servers servers, other;
+    const struct zr_servers calls = {true, &servers, pull, push, end_step, read_state, write_state},
+                            other_calls = {true, &other, pull, push, end_step, read_state, write_state};
     struct zr_arena_stats stats;
     struct rig served, plain;
     float want[ELEMENTS];
@@ -139,7 +145,7 @@ static int train(enum zr_reduce_when reduce)
     memset(&servers, 0, sizeof servers);
     memset(&other, 0, sizeof other);
     must(mkstemp(path) >= 0);
-    must(open_engine(&served, &servers, reduce) == ZR_OK);
+    must(open_engine(&served, &calls, reduce, MICRO_BATCHES) == ZR_OK);
     for (size_t i = 0; i < ELEMENTS; i++) {
         want[i] = 0.5f;
         must((i >= firsts[FROZEN] && i < firsts[FROZEN + 1]) || servers.state[0][i] == 0.5f);
@@ -167,7 +173,7 @@ static int train(enum zr_reduce_when reduce)
     must(rig_close(&served) == 0);
 
     /* An engine without servers continues, and servers with what it saves. */
-    must(open_engine(&plain, NULL, reduce) == ZR_OK);
+    must(open_engine(&plain, NULL, reduce, MICRO_BATCHES) == ZR_OK);
     must(zr_engine_load(plain.engine, path) == ZR_OK && zr_engine_save(plain.engine, path) == ZR_OK);
     for (unsigned u = 0; u < UNITS; u++) {
         const void *base;
@@ -177,7 +183,7 @@ static int train(enum zr_reduce_when reduce)
         zr_engine_release(plain.engine, u);
     }
     must(rig_close(&plain) == 0);
-    must(open_engine(&served, &other, reduce) == ZR_OK);
+    must(open_engine(&served, &other_calls, reduce, MICRO_BATCHES) == ZR_OK);
     must(zr_engine_load(served.engine, path) == ZR_OK && zr_engine_steps_done(served.engine) == STEPS);
     for (unsigned kind = 0; kind < KINDS; kind++)
         for (size_t i = 0; i < firsts[FROZEN]; i++)
@@ -186,8 +192,102 @@ static int train(enum zr_reduce_when reduce)
     return 0;
 }
 
+/* ---- Calls that travel --------------------------------------------------------------------------------- */
+
+/* Servers that wait: a pull of a unit but the first one for the step to use unit 0, and a push of
+ * the last unit for the gradients of unit 0 to be taken. */
+struct waiting {
+    sem_t begun, used, taken;
+    _Atomic bool late, fails;
+    _Atomic unsigned pulls, pushes;
+};
+
+static zr_result await_step(struct waiting *waiting, sem_t *step)
+{
+    struct timespec until;
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec += 10;
+    if (sem_timedwait(step, &until) != 0)
+        waiting->late = true;
+    return waiting->fails ? zr_fail(ZR_ERR_PEER, "parameter server 7: it is lost") : ZR_OK;
+}
+
+static zr_result waiting_pull(void *state, const struct zr_server_tensors *to)
+{
+    struct waiting *waiting = state;
+    waiting->pulls++;
+    if (to->tensors[0].parameter == 0)
+        return ZR_OK;
+    sem_post(&waiting->begun);
+    return await_step(waiting, &waiting->used);
+}
+
+static zr_result waiting_push(void *state, const struct zr_server_tensors *from)
+{
+    struct waiting *waiting = state;
+    waiting->pushes++;
+    return from->tensors[0].parameter == 0 ? ZR_OK : await_step(waiting, &waiting->taken);
+}
+
+static zr_result no_end(void *state, float of_step)
+{
+    (void)of_step;
+    return ((struct waiting *)state)->pushes == 2 ? ZR_OK : ZR_ERR_INVALID;
+}
+
+static zr_result no_state(void *state, unsigned kind, const struct zr_server_tensors *tensors)
+{
+    (void)state;
+    (void)kind;
+    (void)tensors;
+    return ZR_OK;
+}
+
+/* A step whose calls end only while the step goes on. */
+static int travel(bool fails)
+{
+    struct waiting waiting = {.fails = false};
+    struct zr_step_report report;
+    struct rig rig;
+    const void *values;
+    bool adds;
+    const struct zr_servers calls = {true, &waiting, waiting_pull, waiting_push, no_end, no_state, no_state};
+    must(sem_init(&waiting.begun, 0, 0) == 0 && sem_init(&waiting.used, 0, 0) == 0 &&
+         sem_init(&waiting.taken, 0, 0) == 0);
+    must(open_engine(&rig, &calls, ZR_REDUCE_ONCE, 1) == ZR_OK);
+    for (unsigned u = 0; u < UNITS; u++) {
+        must(zr_engine_gather(rig.engine, u, &values) == ZR_OK);
+        zr_engine_release(rig.engine, u);
+        if (u > 0)
+            continue;
+        must(await_step(&waiting, &waiting.begun) == ZR_OK);
+        must(sem_post(&waiting.used) == 0);
+    }
+    must(waiting.pulls == 2 && !waiting.late);
+    waiting.fails = fails;
+    for (unsigned u = UNITS; u-- > 0;) {
+        void *base;
+        if (u == FROZEN)
+            continue;
+        must(zr_engine_gradients(rig.engine, u, &base, &adds) == ZR_OK);
+        memset((float *)base + zr_engine_offset(rig.engine, u), 0, sizes[u] * sizeof(float));
+        must(u > 0 || sem_post(&waiting.taken) == 0);
+        zr_result result = zr_engine_reduce(rig.engine, u);
+        must(result == ZR_OK || (fails && u == 0));
+    }
+    must(zr_engine_step(rig.engine, rate, &report) == (fails ? ZR_ERR_PEER : ZR_OK));
+    must(!waiting.late && waiting.pushes == (fails ? 1 : 2));
+    must(!fails || strstr(zr_last_error(), "parameter server 7"));
+    sem_destroy(&waiting.begun);
+    sem_destroy(&waiting.used);
+    sem_destroy(&waiting.taken);
+    return rig_close(&rig);
+}
+
 int main(void)
 {
+    tap_is(travel(false), 0, "pulls and pushes end while the step computes");
+    tap_is(travel(true), 0, "a failed push fails the step, with the server's name");
     tap_is(train(ZR_REDUCE_EACH), 0, "a push of each gradient");
     tap_is(train(ZR_REDUCE_ONCE), 0, "a push of a step's sum");
     return tap_done();

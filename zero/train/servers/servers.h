@@ -79,6 +79,8 @@ uint64_t zr_served_worker_clock(const struct zr_rank *rank);
 int zr_served_lose(const struct zr_train_config *config, struct zr_local_world *local, unsigned rank);
 /* Sets the rate of the pushes of the next step. */
 void zr_served_set_rate(struct zr_rank *rank, float rate);
+/* Sleeps as --worker-sleep says, as if the worker computed for longer. */
+void zr_served_sleep(const struct zr_rank *rank);
 /* With --ps geo:K: pushes differences after K steps of a worker and pulls / makes the parameters of all
  * workers those of the servers, with all differences (collective, between steps). Else no effect. */
 zr_result zr_served_after_step(struct zr_rank *rank, uint64_t step);

@@ -53,9 +53,9 @@ static uint64_t sleep_of(const struct zr_served_worker *own)
     return last == 0 ? 0 : config->worker_sleeps[own->rank->rank < last ? own->rank->rank : last - 1];
 }
 
-static void sleep_step(const struct zr_served_worker *own)
+void zr_served_sleep(const struct zr_rank *rank)
 {
-    const uint64_t sleeps_ms = sleep_of(own);
+    const uint64_t sleeps_ms = rank->served ? sleep_of(rank->served) : 0;
     if (sleeps_ms > 0)
         nanosleep(&(struct timespec){.tv_sec = (time_t)(sleeps_ms / 1000),
                                      .tv_nsec = (long)(sleeps_ms % 1000 * 1000000)},
@@ -66,7 +66,6 @@ static zr_result end_step(void *state, float rate)
 {
     struct zr_served_worker *own = state;
     (void)rate; /* the pushes had it */
-    sleep_step(own);
     return zr_ps_end_step(own->worker);
 }
 
@@ -205,10 +204,9 @@ static zr_result begin_differences(struct zr_served_worker *own)
 zr_result zr_served_after_step(struct zr_rank *rank, uint64_t step)
 {
     const struct zr_train_config *config = rank->config;
-    if (!zr_train_differs(config))
-        return ZR_OK;
-    sleep_step(rank->served);
-    return step % config->timing.parameter == 0 ? exchange(rank->served, PUSHES | PULLS) : ZR_OK;
+    return zr_train_differs(config) && step % config->timing.parameter == 0
+               ? exchange(rank->served, PUSHES | PULLS)
+               : ZR_OK;
 }
 
 zr_result zr_served_settle(struct zr_rank *rank)
