@@ -8,7 +8,6 @@
 #include "alloc/base/error.h"
 #include "zero/checkpoint/checkpoint.h"
 #include "zero/launch/control.h"
-#include "zero/train/spread.h"
 
 enum part { STATE, COURSE, PARTS };
 

@@ -1,52 +1,36 @@
-/* spread.c: see spread.h. */
-#define _GNU_SOURCE
-#include "zero/train/spread.h"
-
-#include <unistd.h>
+/* spread.c: files in memory of several launchers get the same contents, see zr_spread(). */
+#include "zero/train/moved.h"
 
 #include "alloc/base/error.h"
 #include "alloc/heap/heap.h"
 
 enum { PIECE_BYTES = 64 << 10 };
 
-struct extent {
-    uint64_t at, bytes;
-};
-
-/* The next bytes of a file that are not a hole, from `at` on; bytes 0: none. */
-static struct extent next_extent(int fd, uint64_t at)
-{
-    const off_t begin = lseek(fd, (off_t)at, SEEK_DATA),
-                end = begin < 0 ? begin : lseek(fd, begin, SEEK_HOLE);
-    if (begin < 0 || end <= begin)
-        return (struct extent){0, 0};
-    const uint64_t bytes = (uint64_t)(end - begin);
-    return (struct extent){(uint64_t)begin, bytes < PIECE_BYTES ? bytes : PIECE_BYTES};
-}
-
 /* What this rank has written. */
 struct written {
-    struct extent *pieces; /* [count] */
+    struct zr_file_extent *pieces; /* [count] */
     size_t count;
 };
 
-static zr_result list(struct written *out, int fd)
+static zr_result list(struct written *out, const struct zr_file *file)
 {
-    struct extent piece;
+    struct zr_file_extent piece;
     *out = (struct written){NULL, 0};
-    for (uint64_t at = 0; (piece = next_extent(fd, at)).bytes > 0; at = piece.at + piece.bytes)
+    for (uint64_t at = 0; (piece = zr_file_next_extent(file, PIECE_BYTES, at)).bytes > 0;
+         at = piece.at + piece.bytes)
         out->count++;
     out->pieces = zr_heap_zalloc(out->count + 1, sizeof *out->pieces);
     if (!out->pieces)
         return ZR_ERR_HOST_MEMORY;
     for (size_t i = 0; i < out->count; i++)
-        out->pieces[i] = next_extent(fd, i > 0 ? out->pieces[i - 1].at + out->pieces[i - 1].bytes : 0);
+        out->pieces[i] = zr_file_next_extent(file, PIECE_BYTES,
+                                             i > 0 ? out->pieces[i - 1].at + out->pieces[i - 1].bytes : 0);
     return ZR_OK;
 }
 
 /* Adds bytes of another rank to a file. Where both have written, both have written the same, and what a rank
  * has not written is 0. */
-static zr_result add(const struct zr_file *file, struct extent extent, const unsigned char *theirs,
+static zr_result add(const struct zr_file *file, struct zr_file_extent extent, const unsigned char *theirs,
                      unsigned char *room)
 {
     uint64_t size;
@@ -74,12 +58,12 @@ static zr_result bring(const struct spread *spread, unsigned root)
     const struct zr_rank *rank = spread->rank;
     const struct zr_file *file = spread->file;
     unsigned char *room = spread->room;
-    struct extent all[ZR_MAX_WORLD];
+    struct zr_file_extent all[ZR_MAX_WORLD];
     zr_result result = ZR_OK, failed = ZR_OK;
     for (size_t i = 0; result == ZR_OK; i++) {
         zr_ticket ticket;
-        const struct extent mine =
-            i < spread->written.count ? spread->written.pieces[i] : (struct extent){0, 0};
+        const struct zr_file_extent mine =
+            i < spread->written.count ? spread->written.pieces[i] : (struct zr_file_extent){0, 0};
         result = zr_comm_host_all_gather(rank->comm, &mine, sizeof mine, all);
         if (result != ZR_OK || all[root].bytes == 0)
             break;
@@ -99,7 +83,7 @@ static zr_result bring(const struct spread *spread, unsigned root)
 zr_result zr_spread(const struct zr_rank *rank, const struct zr_file *file)
 {
     struct spread spread = {.rank = rank, .file = file, .room = zr_heap_alloc((size_t)2 * PIECE_BYTES)};
-    zr_result result = list(&spread.written, file->fd);
+    zr_result result = list(&spread.written, file);
     if (result == ZR_OK && !spread.room)
         result = ZR_ERR_HOST_MEMORY;
     result = zr_comm_all_status(rank->comm, result);
