@@ -311,6 +311,9 @@ struct zr_local_ties {
     zr_result (*rejoin)(struct zr_local_world *local, unsigned rank);
 };
 void zr_local_set_ties(const struct zr_local_ties *ties);
+/* Asks the launcher to stand in for ranks that are lost with theirs. missing: [world]. False: there are none.
+ */
+bool zr_local_ask_to_stand_in(struct zr_local_world *local, const bool *missing);
 /* The launcher's part of zr_local_rejoin(). `reason`: this rank has lost another, which its launcher may not
  * know; NULL: the launcher began the restart. */
 zr_result zr_local_await_restart(struct zr_local_world *local, unsigned rank, const char *reason);

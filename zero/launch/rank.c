@@ -278,6 +278,17 @@ zr_result zr_local_await_restart(struct zr_local_world *local, unsigned rank, co
                                                    : zr_fail(ZR_ERR_PEER, "the run ends without a restart");
 }
 
+bool zr_local_ask_to_stand_in(struct zr_local_world *local, const bool *missing)
+{
+    bool any = false;
+    for (unsigned r = 0; r < local->world; r++) {
+        atomic_store(&local->absent[r], missing[r]);
+        any |= missing[r];
+    }
+    kill(self.launcher, SIGCHLD); /* the launcher then looks */
+    return any;
+}
+
 zr_result zr_local_rejoin(struct zr_local_world *local, unsigned rank)
 {
     if (!local || rank >= local->world)

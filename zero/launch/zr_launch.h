@@ -63,7 +63,8 @@ struct zr_launch_options {
     /* The ranks are threads of one process, which is forked here; only with the local transport, without
      * max_restarts. Their stacks have 8 MiB. A rank calls zr_local_fail() and zr_local_part() at its end. */
     bool threads;
-    /* Only for ranks that are forked here, with the local transport; see zr_local_rejoin_as(). */
+    /* Only for ranks that are forked here, with the local transport, and by_events over TCP with a
+     * rendezvous, where replicas only leave; see zr_local_rejoin_as(). */
     struct zr_launch_replicas replicas;
 };
 

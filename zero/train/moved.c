@@ -1,20 +1,15 @@
 /* moved.c: see moved.h. A change of size uses two files of the launcher's memory: the first one has the
  * engine's state, the second one struct zr_moved, then the losses and the seconds of the steps. Changes take
  * turns with two pairs, so that one pair is complete while the other one is written. */
-#define _GNU_SOURCE
 #include "zero/train/moved.h"
 
 #include <stdio.h>
-#include <string.h>
-#include <unistd.h>
 
 #include "alloc/base/error.h"
-#include "alloc/heap/heap.h"
 #include "zero/checkpoint/checkpoint.h"
 #include "zero/launch/control.h"
 
 enum part { STATE, COURSE, PARTS };
-enum { PIECE_BYTES = 64 << 10 };
 
 /* The file of a change; the world has seen `sizes` of them. */
 static int memory_of(const struct zr_local_world *local, enum part part, bool next)
@@ -64,80 +59,13 @@ static zr_result write_course(const struct zr_history *history, const struct zr_
 
 /* ---- Launchers with memory of their own ---------------------------------------------------------------- */
 
-struct extent {
-    uint64_t at, bytes;
-};
-
-/* The next bytes of a file that are not a hole, from `at` on; bytes 0: none. */
-static struct extent next_extent(int fd, uint64_t at)
-{
-    const off_t begin = lseek(fd, (off_t)at, SEEK_DATA),
-                end = begin < 0 ? begin : lseek(fd, begin, SEEK_HOLE);
-    if (begin < 0 || end <= begin)
-        return (struct extent){0, 0};
-    const uint64_t bytes = (uint64_t)(end - begin);
-    return (struct extent){(uint64_t)begin, bytes < PIECE_BYTES ? bytes : PIECE_BYTES};
-}
-
-/* Adds bytes of another rank to a file. Where both have written, both have written the same, and what a rank
- * has not written is 0. */
-static zr_result add(const struct zr_file *file, struct extent extent, const unsigned char *theirs,
-                     unsigned char *room)
-{
-    uint64_t size;
-    zr_result result = zr_file_size(file, &size);
-    if (result == ZR_OK && size < extent.at + extent.bytes)
-        result = zr_file_resize(file, extent.at + extent.bytes);
-    if (result == ZR_OK)
-        result = zr_file_read_at(file, extent.at, room, extent.bytes);
-    for (size_t i = 0; i < extent.bytes; i++)
-        room[i] |= theirs[i];
-    return result == ZR_OK ? zr_file_write_at(file, extent.at, room, extent.bytes) : result;
-}
-
-/* Brings the bytes that a rank has written to the files of the others. A rank that fails takes part to the
- * end. */
-static zr_result bring(const struct zr_rank *rank, unsigned root, const struct zr_file *file,
-                       unsigned char *room)
-{
-    struct extent mine, all[ZR_MAX_WORLD];
-    zr_result result = ZR_OK, failed = ZR_OK;
-    for (uint64_t at = 0; result == ZR_OK; at = all[root].at + all[root].bytes) {
-        zr_ticket ticket;
-        mine = next_extent(file->fd, at);
-        result = zr_comm_host_all_gather(rank->comm, &mine, sizeof mine, all);
-        if (result != ZR_OK || all[root].bytes == 0)
-            break;
-        if (rank->rank == root && failed == ZR_OK)
-            failed = zr_file_read_at(file, mine.at, room, mine.bytes);
-        result = zr_comm_broadcast(
-            rank->comm, &(struct zr_broadcast){.buffer = room, .bytes = all[root].bytes, .root = root},
-            &ticket);
-        if (result == ZR_OK)
-            result = zr_comm_wait(rank->comm, ticket);
-        if (result == ZR_OK && failed == ZR_OK && rank->rank != root)
-            failed = add(file, all[root], room, room + PIECE_BYTES);
-    }
-    return result == ZR_OK ? failed : result;
-}
-
-/* All launchers get what each rank has written to the memory of its own. */
-static zr_result share(const struct zr_rank *rank, enum part part)
-{
-    const struct zr_file file = borrow(rank->local, part, true);
-    unsigned char *room = zr_heap_alloc((size_t)2 * PIECE_BYTES);
-    zr_result result = zr_comm_all_status(rank->comm, room ? ZR_OK : ZR_ERR_HOST_MEMORY);
-    for (unsigned r = 0; r < rank->config->world && result == ZR_OK; r++)
-        result = zr_comm_all_status(rank->comm, bring(rank, r, &file, room));
-    zr_heap_free(room);
-    return result;
-}
-
 static zr_result share_all(const struct zr_rank *rank)
 {
     zr_result result = ZR_OK;
-    for (unsigned part = 0; part < PARTS && zr_train_is_apart(rank->config) && result == ZR_OK; part++)
-        result = share(rank, (enum part)part);
+    for (unsigned part = 0; part < PARTS && zr_train_is_apart(rank->config) && result == ZR_OK; part++) {
+        const struct zr_file file = borrow(rank->local, (enum part)part, true);
+        result = zr_spread(rank, &file);
+    }
     return result;
 }
 

@@ -29,16 +29,24 @@ void zr_sizes_add(struct zr_sizes *sizes, uint64_t step, unsigned replicas);
 zr_result zr_moved_write(struct zr_saves *saves, const struct zr_history *history, struct zr_moved *moved);
 /* The course of the last change of this run; without one *out is unchanged. Collective. */
 zr_result zr_moved_read_course(struct zr_moved *out, const struct zr_rank *rank);
-/* Over a rendezvous events reach single launchers: the ranks agree on the replicas that leave. *changes: some do.
- * Without a rendezvous it is true. Collective. */
+/* Over a rendezvous events reach single launchers: the ranks agree on the replicas that leave. *changes: some
+ * do. Without a rendezvous it is true. Collective. */
 zr_result zr_moved_agree(const struct zr_rank *rank, bool *changes);
 /* After the change: reads the engine's state and the losses. Collective, with the same result on all ranks.
  * `history` is open, with as many steps as `moved` has. Errors of zr_engine_load(). */
 zr_result zr_moved_read(struct zr_saves *saves, struct zr_history *history, const struct zr_moved *moved);
 /* Rank 0: the course of the last change gets the sizes of `moved`. */
 zr_result zr_moved_note(const struct zr_rank *rank, const struct zr_moved *moved);
-/* A rank of each launcher: gives the memory of the state back, after which a restart continues from kept memory or a save.
- * Kept memory is valid when all ranks have ended a step. */
+/* A rank of each launcher: gives the memory of the state back, after which a restart continues from kept
+ * memory or a save. Kept memory is valid when all ranks have ended a step. */
 zr_result zr_moved_end(const struct zr_rank *rank);
+
+/* spread.c: files in memory of several launchers get the same contents.
+ *
+ * Each rank has written parts of a file of its own, which was empty: afterwards each file has the parts of
+ * all. Parts of two ranks that overlap are equal there. Takes 128 KiB of the heap, and 16 bytes per 64 KiB
+ * that this rank has written. Collective, with the same result on all ranks. ZR_ERR_IO: no memory is left for
+ * the file. ZR_ERR_HOST_MEMORY, and errors of zr_comm_wait(). */
+zr_result zr_spread(const struct zr_rank *rank, const struct zr_file *file);
 
 #endif

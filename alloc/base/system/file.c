@@ -286,6 +286,16 @@ zr_result zr_file_size(const struct zr_file *file, uint64_t *out_bytes)
     return ZR_OK;
 }
 
+struct zr_file_extent zr_file_next_extent(const struct zr_file *file, size_t most_bytes, uint64_t at)
+{
+    const off_t begin = lseek(file->fd, (off_t)at, SEEK_DATA),
+                end = begin < 0 ? begin : lseek(file->fd, begin, SEEK_HOLE);
+    if (begin < 0 || end <= begin)
+        return (struct zr_file_extent){0, 0};
+    const uint64_t bytes = (uint64_t)(end - begin);
+    return (struct zr_file_extent){(uint64_t)begin, bytes < most_bytes ? bytes : most_bytes};
+}
+
 zr_result zr_file_resize(const struct zr_file *file, uint64_t bytes)
 {
     int failed;

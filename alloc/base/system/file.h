@@ -49,6 +49,12 @@ struct zr_file zr_file_borrow(int fd, const char *name);
 ZR_PRIVATE_API zr_result zr_file_close(struct zr_file *file);
 
 ZR_PRIVATE_API zr_result zr_file_size(const struct zr_file *file, uint64_t *out_bytes);
+/* The next bytes from `at` on that are not a hole, at most `most_bytes`; bytes 0: there are none. Moves the
+ * present position. */
+struct zr_file_extent {
+    uint64_t at, bytes;
+};
+struct zr_file_extent zr_file_next_extent(const struct zr_file *file, size_t most_bytes, uint64_t at);
 /* Cuts or extends (with zeros) to `bytes`. */
 ZR_PRIVATE_API zr_result zr_file_resize(const struct zr_file *file, uint64_t bytes);
 /* Reads exactly `bytes` at `offset_bytes`. ZR_ERR_FORMAT: the file ends before. */

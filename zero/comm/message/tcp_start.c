@@ -2,7 +2,6 @@
  * rendezvous. tcp/ has the transport; launch/launch.c forks and watches the processes. */
 #define _GNU_SOURCE
 #include <fcntl.h>
-#include <signal.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -82,7 +81,7 @@ static bool ask_for_stand_ins(struct zr_local_world *local, const bool *missing)
     const struct zr_launch_replicas *replicas = &tcp.launch.replicas;
     const unsigned inner = replicas->inner, count = local->world / (inner * replicas->outer);
     bool leaves[ZR_MAX_WORLD] = {false};
-    unsigned left = count, asked = 0;
+    unsigned left = count;
     for (unsigned r = 0; r < local->world; r++)
         if (missing[r] && !leaves[r / inner % count]) {
             leaves[r / inner % count] = true;
@@ -90,12 +89,7 @@ static bool ask_for_stand_ins(struct zr_local_world *local, const bool *missing)
         }
     if (leaves[0] || left < replicas->least)
         return false;
-    for (unsigned r = 0; r < local->world; r++) {
-        atomic_store(&local->absent[r], missing[r]);
-        asked += missing[r];
-    }
-    kill(getppid(), SIGCHLD); /* the launcher then looks */
-    return asked > 0;
+    return zr_local_ask_to_stand_in(local, missing);
 }
 
 /* Connects to all ranks. If ranks are replaced, repeats what fails: the ranks do not begin at the same time,
