@@ -48,14 +48,29 @@ static const char help[] =
     "\n" ZR_SIZE_HELP "Exit codes: 0 success, 1 a threshold failed, 2 usage, 3 bad input, 4 out of memory.\n";
 
 static const struct zr_tool_subcommand subcommands[] = {
-    /* clang-format off: one entry a line */
-    {"replay", zr_tool_replay},     {"pack", zr_tool_pack},         {"run", zr_tool_preload},
-    {"rehearse", zr_tool_rehearse}, {"doctor", zr_tool_doctor},     {"stats", zr_tool_stats},
-    {"map", zr_tool_map},           {"why", zr_tool_why},           {"diff", zr_tool_diff},
-    {"export", zr_tool_export},     {"import", zr_tool_import},     {"ps", zr_tool_ps},
-    {"ledger", zr_tool_ledger},     {"snapshot", zr_tool_snapshot}, {"attach", zr_tool_attach},
-    {"record", zr_tool_record},     {"report", zr_tool_report},     {"top", zr_tool_top},
-    {"serve", zr_tool_serve},       {"service", zr_tool_service},   {NULL, NULL},
+    /* One entry a line: Makefile reads the names. */
+    /* clang-format off */
+    {"replay", zr_tool_replay},
+    {"pack", zr_tool_pack},
+    {"run", zr_tool_preload},
+    {"rehearse", zr_tool_rehearse},
+    {"doctor", zr_tool_doctor},
+    {"stats", zr_tool_stats},
+    {"map", zr_tool_map},
+    {"why", zr_tool_why},
+    {"diff", zr_tool_diff},
+    {"export", zr_tool_export},
+    {"import", zr_tool_import},
+    {"ps", zr_tool_ps},
+    {"ledger", zr_tool_ledger},
+    {"snapshot", zr_tool_snapshot},
+    {"attach", zr_tool_attach},
+    {"record", zr_tool_record},
+    {"report", zr_tool_report},
+    {"top", zr_tool_top},
+    {"serve", zr_tool_serve},
+    {"service", zr_tool_service},
+    {NULL, NULL},
     /* clang-format on */
 };
 
