@@ -320,8 +320,8 @@ bench: packages-bench
 		echo "== $$program"; $$program || exit 1; done
 # Minutes to hours, so not in `make bench`: compression over a slow link, parameter servers, losses after long runs, copies of the state and
 # ranks that are threads.
-.PHONY: bench-links bench-ps bench-click bench-schedules bench-outer bench-copies bench-threads
-bench-links bench-ps bench-click bench-schedules bench-outer bench-copies bench-threads: packages-bench packages-demo
+.PHONY: bench-links bench-ps bench-requests bench-click bench-schedules bench-outer bench-copies bench-threads
+bench-links bench-ps bench-requests bench-click bench-schedules bench-outer bench-copies bench-threads: packages-bench packages-demo
 	@$(again) $(without_nvcc) built-demo
 	@tests/bench/bench_$(@:bench-%=%).py $(BENCH_FLAGS)
 # The same, and the speeds become those that later ones are compared with, on processors of this model: when nothing

@@ -365,13 +365,18 @@ struct zr_outer {
 };
 
 /* Parameter servers: other processes keep the masters and the optimizer's state of all trained tensors and
- * update them. The engine has parameters and gradients only, and calls, in the thread of a step:
+ * update them. The engine has parameters and gradients only, and calls, in the order of a step:
  *   pull  before a unit's first gather of a step, and after clock: fills the parameters of the unit's tensors
  *   push  after each gradient of a unit, or, with ZR_REDUCE_ONCE, after the last one of a step with the sum
  *         over micro-batches. A gradient that is not finite is not pushed, and the step fails
  *   clock at the end of a step that has pushed all gradients
  *   read, write  move state of a unit's tensors: of kind 0 the masters, of kind k slot k - 1 of the
  *         optimizer, in fp32. The engine writes initial and loaded values, and reads what is saved
+ *
+ * A thread of the engine makes the first three calls, while the step computes: a gather of a unit waits for
+ * the unit's pull, and starts those of the next three units of the list; the next gradients of a unit and the
+ * end of a step wait for the unit's push; a step ends after clock. No two calls run at once, and between
+ * steps none runs. A failed call fails the next call of the engine that waits for it, and all later ones.
  *
  * The norm of a step is that of what this engine has pushed. ZR_ERR_INVALID: several ranks, a stage above 0,
  * tensors that the host cannot access, fp16, clipping, a moving average, groups (zr_outer), offload,

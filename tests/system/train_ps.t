@@ -37,6 +37,7 @@ plain = train(**SHAPE)
 run = served("sync", save=saved, save_every=4)
 same(run.losses, plain.losses, "the losses of stage 0") or note(run.err[-600:])
 ok(run.report["val_loss"] == plain.report["val_loss"] and run.report["servers"]["version"] == 6, "the parameters of stage 0, after an update a step")
+ok(all(rank["comm_busy_ns"] > 0 for rank in run.report["ranks"]) and "of communication hidden" in run.out, "the report has the hidden share of requests") or note(run.out[-600:])
 resumed = train(**SHAPE, resume=os.path.join(saved, "step-00000004"))
 same(resumed.losses, plain.losses[4:], "resumed without servers") or note(resumed.err[-600:])
 

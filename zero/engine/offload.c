@@ -10,7 +10,8 @@
 
 /* ---- Open and close ------------------------------------------------------------------------------------ */
 
-/* A bucket of the communicator, or the largest unit if smaller; shards can be cut at multiples of it. */
+/* A bucket of the communicator, or the largest unit that comes from the host if smaller; shards can be cut at
+ * multiples of it. */
 static size_t bounce_elements(const struct zr_engine *engine)
 {
     size_t bytes = engine->options.comm->options.bucket_bytes, largest = 0, align = 1;
@@ -29,14 +30,13 @@ static size_t bounce_elements(const struct zr_engine *engine)
 zr_result zr_engine_offload_open(struct zr_engine *engine)
 {
     const struct zr_engine_options *o = &engine->options;
-    const bool offloaded = engine->state_tier->offloaded;
     zr_result result = ZR_OK;
-    if (!offloaded && !zr_engine_is_served(engine))
+    if (!engine->state_tier->offloaded && !zr_engine_is_served(engine))
         return ZR_OK;
     engine->copies_context = *o->context; /* copies constant fields only */
     engine->copies_context.parallel = (struct zr_parallel){.threads = 1};
     engine->copies_context.flops = NULL;
-    if (offloaded && zr_engine_is_low_precision(engine)) {
+    if (zr_engine_is_low_precision(engine)) {
         engine->bounce_elements = bounce_elements(engine);
         result = zr_take(o->offload.host, ZR_TAG_COMM, ZR_BOUNCE_BUFFERS * engine->bounce_elements,
                          engine->parameter_bytes, (void **)&engine->bounce);

@@ -726,7 +726,7 @@ static void print_speed(struct zr_text_page *page, const struct zr_training_repo
             exposed += run->ranks[r].comm_exposed_ns;
         }
         double hidden = busy > exposed ? 100.0 * (double)(busy - exposed) / (double)busy : 0;
-        if (zr_run_updated(run))
+        if (zr_run_updated(run) && !zr_train_is_served(run->config))
             zr_text_print(&page->text, "  %s elements sent per rank and step\n",
                           zr_number_grouped(number[0], run->ranks[0].sent_elements_per_step));
         if (zr_run_updated(run) && zr_train_compresses(run->config))
