@@ -143,10 +143,14 @@ zr_result zr_ps_peers_exchange(struct zr_ps_worker *worker, const struct zr_ps_f
         zr_ps_link_send(&peer->link, &part, 1, deadline_ns); /* a failure shows when the reply is awaited */
         zr_ps_message_point();
     }
-    for (unsigned s = 0; s < servers && result == ZR_OK; s++) {
+    for (unsigned s = 0; s < servers; s++) {
         struct zr_ps_peer *peer = &worker->peers[s];
         if (!peer->asked)
             continue;
+        if (result != ZR_OK) { /* no later request may get this answer */
+            zr_ps_link_close(&peer->link);
+            continue;
+        }
         worker->counters.requests++;
         failed = s;
         deadline_ns = zr_os_now_ns() + worker->timeout_ns;

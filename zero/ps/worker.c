@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "alloc/base/error.h"
+#include "alloc/base/hash.h"
 #include "alloc/base/system/os.h"
 #include "zero/comm/take.h"
 
@@ -42,7 +43,7 @@ static zr_result allocate(struct zr_ps_worker *worker)
     zr_result result =
         zr_take(worker->arena, ZR_TAG_OTHER, o->servers, sizeof *worker->peers, (void **)&worker->peers);
     if (result == ZR_OK)
-        result = zr_take(worker->arena, ZR_TAG_OTHER, o->tables_count, sizeof *worker->pushed,
+        result = zr_take(worker->arena, ZR_TAG_OTHER, 2 * (size_t)o->tables_count, sizeof *worker->pushed,
                          (void **)&worker->pushed);
     if (result == ZR_OK)
         result = zr_take(worker->arena, ZR_TAG_OTHER, (size_t)ZR_PS_PIECES * o->servers,
@@ -53,7 +54,7 @@ static zr_result allocate(struct zr_ps_worker *worker)
     if (result != ZR_OK)
         return result;
     memset(worker->peers, 0, o->servers * sizeof *worker->peers);
-    memset(worker->pushed, 0, o->tables_count * sizeof *worker->pushed);
+    memset(worker->pushed, 0, 2 * (size_t)o->tables_count * sizeof *worker->pushed);
     for (unsigned s = 0; s < o->servers; s++) {
         struct zr_ps_peer *peer = &worker->peers[s];
         peer->link.fd = -1;
@@ -175,6 +176,46 @@ static zr_result check_item(const struct zr_ps_worker *worker, const struct zr_p
                : ZR_OK;
 }
 
+/* Of a valid push; never 0. */
+static uint64_t digest_of(const struct zr_ps_worker *worker, const struct zr_ps_frame *frame,
+                          const struct zr_ps_batch *batch)
+{
+    const float floats[] = {frame->rate, frame->scale};
+    uint64_t hash = zr_hash_more(zr_hash_next(ZR_HASH_START, frame->clock), floats, sizeof floats);
+    for (unsigned i = 0; i < batch->items_count; i++) {
+        const struct zr_ps_item *item = &batch->items[i];
+        const struct zr_ps_entry *entry = &worker->setup.entries[item->table];
+        hash = zr_hash_next(zr_hash_next(hash, item->table), item->ids_count);
+        hash = zr_hash_more(hash, item->ids, item->ids ? item->ids_count * sizeof *item->ids : 0);
+        hash = zr_hash_more(hash, item->values,
+                            item->ids ? item->ids_count * entry->width * sizeof(float)
+                                      : entry->table.elements * zr_precision_bytes(entry->table.precision));
+    }
+    return hash | 1;
+}
+
+/* A push that repeats one without an answer has its sequence numbers. */
+static zr_result exchange_push(struct zr_ps_worker *worker, const struct zr_ps_frame *frame,
+                               const struct zr_ps_batch *batch)
+{
+    const size_t tables = worker->setup.options.tables_count, bytes = tables * sizeof *worker->pushed;
+    const bool repeats = worker->unanswered != 0 && digest_of(worker, frame, batch) == worker->unanswered;
+    for (unsigned s = 0; s < worker->setup.options.servers; s++) {
+        struct zr_ps_peer *peer = &worker->peers[s];
+        if (repeats)
+            peer->sequence = peer->first;
+        peer->first = peer->sequence;
+    }
+    memcpy(worker->pushed + tables, worker->pushed, bytes);
+    zr_result result = zr_ps_batch_exchange(worker, frame, batch);
+    worker->unanswered = 0;
+    if (result == ZR_ERR_TIMEOUT) {
+        memcpy(worker->pushed, worker->pushed + tables, bytes);
+        worker->unanswered = digest_of(worker, frame, batch);
+    }
+    return result;
+}
+
 /* Checks a batch and sends it. */
 static zr_result send_batch(struct zr_ps_worker *worker, const struct zr_ps_frame *frame,
                             const struct zr_ps_batch *batch)
@@ -184,7 +225,10 @@ static zr_result send_batch(struct zr_ps_worker *worker, const struct zr_ps_fram
         return zr_fail(ZR_ERR_INVALID, "the batch or its items are NULL");
     for (unsigned i = 0; i < batch->items_count && result == ZR_OK; i++)
         result = check_item(worker, batch, i, (enum zr_ps_kind)frame->kind);
-    return result == ZR_OK ? zr_ps_batch_exchange(worker, frame, batch) : result;
+    if (result != ZR_OK)
+        return result;
+    return frame->kind == ZR_PS_PUSH ? exchange_push(worker, frame, batch)
+                                     : zr_ps_batch_exchange(worker, frame, batch);
 }
 
 static zr_result check_worker(const struct zr_ps_worker *worker, const void *argument, bool steps)
@@ -270,9 +314,11 @@ zr_result zr_ps_fill(zr_ps_worker *worker, const struct zr_ps_filling *filling)
     zr_result result = check_worker(worker, filling, false);
     if (result == ZR_OK)
         result = check_content(worker, filling->content);
-    if (result == ZR_OK)
+    if (result == ZR_OK) {
+        worker->unanswered = 0;
         result = send_batch(worker, &(struct zr_ps_frame){.kind = ZR_PS_FILL, .content = filling->content},
                             &filling->batch);
+    }
     return result == ZR_OK && filling->done ? end_fill(worker, filling) : result;
 }
 
@@ -281,8 +327,10 @@ zr_result zr_ps_fill(zr_ps_worker *worker, const struct zr_ps_filling *filling)
 zr_result zr_ps_end_step(zr_ps_worker *worker)
 {
     zr_result result = check_worker(worker, worker, true);
-    if (result == ZR_OK)
+    if (result == ZR_OK) {
+        worker->unanswered = 0;
         result = ask_all(worker, &(struct zr_ps_frame){.kind = ZR_PS_END_STEP, .clock = worker->clock});
+    }
     if (result == ZR_OK) {
         worker->clock++;
         memset(worker->pushed, 0, worker->setup.options.tables_count * sizeof *worker->pushed);

@@ -21,6 +21,7 @@ struct zr_ps_peer {
     struct zr_ps_link link;
     char addresses[2][ZR_PS_ADDRESS_BYTES]; /* the server, its replica */
     uint64_t sequence, clock;
+    uint64_t first;              /* sequence number before the last push */
     struct zr_ps_frame *request; /* and its payload */
     struct zr_ps_frame reply;
     char *answer; /* [message_bytes]: payload of the reply */
@@ -33,7 +34,8 @@ struct zr_ps_worker {
     uint32_t number;
     uint64_t timeout_ns, clock;
     struct zr_ps_peer *peers; /* [servers] */
-    uint32_t *pushed;         /* [tables]: in this step */
+    uint32_t *pushed;         /* [2][tables]: in this step / before the last push */
+    uint64_t unanswered;      /* digest of the last push, if it ended with ZR_ERR_TIMEOUT; 0 */
     size_t *counts;           /* [ZR_PS_PIECES][servers]: elements or ids of a piece */
     char *buffers;
     struct zr_ps_counters counters;

@@ -26,6 +26,11 @@
  * the request, and a server that has applied it answers without applying it again. With kept memory this
  * holds for a successor of a server that was killed, and with a replica for the replica.
  *
+ * A call that ends with ZR_ERR_TIMEOUT may have been applied, or not, or on some servers. The program repeats
+ * it or ends. A push that repeats the one before, with the same numbers in the same step, has the same
+ * sequence numbers and is applied once; other pushes and zr_ps_fill() between the two make it a new one. All
+ * other calls may be repeated as well.
+ *
  * Threads and fork. One thread at a time uses a server or a worker. Both belong to the process that created
  * them. A server blocks in zr_ps_server_run(); a worker's calls block until the servers have answered.
  *

@@ -2,6 +2,7 @@
  * staleness rules, fills, replicas, and refusals. */
 #define _GNU_SOURCE
 #include <math.h>
+#include <poll.h>
 #include <stdatomic.h>
 
 #include "tests/support/seed.h"
@@ -533,6 +534,90 @@ static void check_tcp(struct ps_ground *ground)
     tap_ok(ps_run_end(&run), "and the server ends");
 }
 
+/* ---- Repeated calls ---------------------------------------------------------------------------------------
+ */
+
+/* A server that is served by the test: it handles what lies in its sockets while the worker waits or has
+ * given up. */
+struct late {
+    struct ps_run run;
+    zr_ps_server *servers[2];
+    _Atomic bool serves, rests, over; /* the servers are to be served / are not served / end */
+};
+
+static void *late_worker(void *argument)
+{
+    struct late *late = argument;
+    static float ones[5000], got[5000];
+    const struct zr_ps_item push[] = {{.table = 0, .values = ones}, {.table = 1, .values = ones}},
+                            pull = {.table = 1, .values = got};
+    const struct zr_ps_push pushed = {.batch = {push, 2}, .rate = 1};
+    struct ps_ground ground;
+    zr_ps_worker *worker = NULL;
+    bool good = ps_ground_open(&ground) == ZR_OK &&
+                zr_ps_worker_create(&worker, &(struct zr_ps_worker_options){.common = late->run.options,
+                                                                            .addresses = late->run.at,
+                                                                            .arena = ground.arena,
+                                                                            .timeout_ns = 50000000}) == ZR_OK;
+    for (size_t i = 0; i < 5000; i++)
+        ones[i] = 1;
+    atomic_store(&late->serves, false);
+    while (!atomic_load(&late->rests))
+        poll(NULL, 0, 1);
+    good = good && zr_ps_push(worker, &pushed) == ZR_ERR_TIMEOUT;
+    atomic_store(&late->serves, true);
+    for (zr_result result = good ? ZR_ERR_TIMEOUT : ZR_OK; result == ZR_ERR_TIMEOUT;)
+        result = zr_ps_push(worker, &pushed);
+    for (zr_result result = good ? ZR_ERR_TIMEOUT : ZR_OK; result == ZR_ERR_TIMEOUT;)
+        result = zr_ps_pull(worker, &(struct zr_ps_batch){&pull, 1});
+    for (size_t i = 0; i < 5000; i++)
+        good = good && got[i] == -1;
+    while (good && zr_ps_leave(worker, 0) == ZR_ERR_TIMEOUT)
+        ;
+    zr_ps_worker_destroy(worker);
+    ps_ground_close(&ground);
+    atomic_store(&late->over, true);
+    return good ? late : NULL;
+}
+
+static void check_repeats(struct ps_ground *ground)
+{
+    struct late late = {.run = {.options = {.workers = 1,
+                                            .servers = 2,
+                                            .timing = {ZR_PS_ASYNC, 0},
+                                            .optimizer = plain_sgd(),
+                                            .tables = flat,
+                                            .tables_count = 2,
+                                            .message_bytes = 10496}},
+                        .serves = true};
+    pthread_t thread;
+    void *good;
+    bool ended;
+    zr_result result = ps_run_listen(&late.run, folder);
+    for (unsigned s = 0; s < 2 && result == ZR_OK; s++)
+        result = zr_ps_server_create(&late.servers[s],
+                                     &(struct zr_ps_server_options){.common = late.run.options,
+                                                                    .server = s,
+                                                                    .listener = late.run.listeners[s],
+                                                                    .arena = ground->arena,
+                                                                    .kernels = zr_kernels_cpu(zr_isa_best()),
+                                                                    .context = &ground->context});
+    pthread_create(&thread, NULL, late_worker, &late);
+    while (result == ZR_OK && !atomic_load(&late.over)) {
+        atomic_store(&late.rests, !atomic_load(&late.serves));
+        if (atomic_load(&late.rests))
+            poll(NULL, 0, 1);
+        for (unsigned s = 0; s < 2 && result == ZR_OK && !atomic_load(&late.rests); s++)
+            result = zr_ps_server_serve(late.servers[s], 1, &ended);
+    }
+    pthread_join(thread, &good);
+    tap_ok(good != NULL, "a push that is repeated after a timeout is applied once");
+    for (unsigned s = 0; s < 2; s++) {
+        zr_ps_server_destroy(late.servers[s]);
+        close(late.run.listeners[s]);
+    }
+}
+
 /* ---- Refusals ---------------------------------------------------------------------------------------------
  */
 
@@ -648,6 +733,7 @@ int main(void)
     check_rows();
     check_crowded();
     check_tcp(&ground);
+    check_repeats(&ground);
     check_refusals(&ground);
     check_replica();
     tap_is(ps_ground_close(&ground), 0, "nothing leaks");
