@@ -84,6 +84,9 @@ const char *zr_servers_conflict(const struct zr_train_config *config)
             return "--comm ps cannot be combined with --compress; leave one of the two out";
     if (config->finds_strategy)
         return "--comm ps cannot be combined with --zero-r auto, which chooses the stage; leave one of the two out";
+    if (config->save_background && config->max_restarts > 0)
+        return "--save-background cannot be combined with --max-restarts and --comm ps, whose workers restart one by one; leave "
+               "one of them out";
     if (config->correction.kind != ZR_PS_STALE_NONE && kind != ZR_PS_ASYNC && kind != ZR_PS_HALF_ASYNC)
         return "--staleness divide and dc:LAMBDA require --ps async or half-async";
     if (zr_train_is_free(config) && config->save[0] && config->save_seconds &&
