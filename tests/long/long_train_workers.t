@@ -10,12 +10,12 @@ sys.path.insert(0, "tests/support")
 from zrtest import ZR_TRAIN, arguments, children, done, finish, in_steps, note, ok, path, same, start_quickly, text_file, train
 
 start_quickly()
-SHAPE = dict(ranks=2, steps=12, eval_every=4, clip=0, threads=1, layers=1, hidden=32, heads=2, seq=16, batch=2)
+SHAPE = dict(ranks=2, steps=24, eval_every=8, clip=0, threads=1, layers=1, hidden=32, heads=2, seq=16, batch=2)
 PS = dict(comm="ps", servers=2)
 whole = train(**SHAPE)
 kills = 0
 for timing in ("sync", "ssp:0", "ssp:2", "half-async", "async", "geo:3"):
-    flags = dict(SHAPE, steps=36) if timing == "geo:3" else SHAPE
+    flags = dict(SHAPE, steps=72) if timing == "geo:3" else SHAPE
     plain = train(**flags, **PS, ps=timing).report["servers"]
     for nth, replicas in ((501, 0), (523, 1)):
         run = train(environment=dict(ZR_FAULT=f"ps_message:{nth}"), **flags, **PS, ps=timing, max_restarts=1000, replicas=replicas)
@@ -28,6 +28,21 @@ for timing in ("sync", "ssp:0", "ssp:2", "half-async", "async", "geo:3"):
         if timing in ("sync", "ssp:0"):
             same((run.losses, run.report and run.report["val_loss"]), (whole.losses, whole.report["val_loss"]), f"{words}: the losses of a whole run")
 ok(kills >= 50, f"{kills} kills")
+
+# The last messages of worker 0: numbers, LEAVE and BYE.
+least, beyond = 1, 1024
+
+
+def killed(nth):
+    return train(environment=dict(ZR_FAULT=f"ps_message:{nth}"), **dict(SHAPE, steps=1, eval_every=0), **PS, max_restarts=2)
+
+
+while least + 1 < beyond:
+    middle = (least + beyond) // 2
+    least, beyond = (middle, beyond) if "replaces it" in killed(middle).err else (least, middle)
+for nth in range(beyond - 12, beyond):
+    run = killed(nth)
+    ok(run.code == 0 and run.err.count("rank 0") == 1 and run.losses == whole.losses[:1], f"worker 0 is killed at message {nth - beyond} from the last") or note(run.err[-600:])
 
 for timing in ("sync", "async", "half-async", "geo:3"):
     log = path(f"log-{timing}.jsonl")

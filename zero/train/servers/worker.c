@@ -12,6 +12,8 @@
 #include "zero/train/report/terminal.h"
 #include "zero/train/settings/args.h"
 
+enum { LEAVE_SECONDS = 3 }; /* longer than servers wait for a worker that has left */
+
 struct zr_served_worker {
     struct zr_rank *rank;
     struct zr_served_tables tables;
@@ -267,10 +269,14 @@ uint64_t zr_served_worker_clock(const struct zr_rank *rank)
     return rank->served ? zr_ps_worker_clock(rank->served->worker) : 0;
 }
 
-int zr_served_lose(const struct zr_train_config *config, struct zr_local_world *local, unsigned number)
+int zr_served_lose(struct zr_train_config *config, struct zr_local_world *local, unsigned number)
 {
     struct zr_rank rank;
     struct zr_servers servers;
+    /* The last worker that leaves ends the servers, which it may have told before it was killed. */
+    const bool had_ended = zr_comm_posted_has_left(&config->served->posts, number);
+    if (had_ended)
+        config->comm_timeout = LEAVE_SECONDS;
     zr_result result = zr_rank_open_records(&rank, config);
     rank.local = local;
     rank.rank = number;
@@ -280,6 +286,8 @@ int zr_served_lose(const struct zr_train_config *config, struct zr_local_world *
         result = zr_served_leave(&rank);
     if (result == ZR_OK)
         result = zr_comm_posted_leave(&config->served->posts, number);
+    if (had_ended && result == ZR_ERR_TIMEOUT)
+        result = ZR_OK;
     if (result != ZR_OK)
         zr_say("rank %u: %s", number, zr_last_error());
     zr_served_close(&rank);
