@@ -154,6 +154,7 @@ ENDS = {
     "zero/comm/message/tcp/address.o": {"execvp": "its child becomes getent", "_exit": "its child could not become getent"},
     "zero/engine/kept.o": {"kill": "itself, where ZR_FAULT=kept asks for it"},
     "zero/ps/operation.o": {"kill": "itself, where ZR_FAULT=kept asks for it"},
+    "zero/ps/peer.o": {"kill": "itself, where ZR_FAULT=ps_message asks for it"},
     "zero/launch/launch.o": {"_exit": "a child that stands in for a launcher of another host", "kill": "ranks that the launcher has started"},
     "zero/launch/mpirun.o": {"kill": "mpirun that it has started, and itself to stop with it", "execvp": "its child becomes mpirun",
                              "_exit": "its child that could not"},

@@ -49,18 +49,23 @@ for timing, flags in {"async": dict(staleness="divide", resume=os.path.join(save
     ok(run.code == 0 and run.report["loss"][-1] < run.report["loss"][0] - 0.1 and servers["version"] == versions, f"{timing} trains") or note(f"{run.report} {run.err[-300:]}")
     ok(servers and sum(servers["staleness"][2 if timing == "ssp:1" else 3 if timing == "half-async" else 16:]) == 0, f"{timing}: the staleness of pushes") or note(str(servers))
 
-# A killed server has a successor with its memory.
+# A killed server has a successor with its memory, and a killed worker one with its number.
 log, report = path("log.jsonl"), path("killed.json")
 FLAGS = {**SHAPE, "steps": 20, "layers": 1, "hidden": 32, "heads": 2, "seq": 16, "batch": 2, "seed": 11, "data": text_file()}
 process = subprocess.Popen([ZR_TRAIN] + arguments(**{**FLAGS, **PS, "max_restarts": 1, "worker_sleep": 10, "log": log, "json": report}),
                            stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
 in_steps(log)
 servers = [grandchild for child in children(process.pid) for grandchild in children(child)]
+workers = [child for child in children(process.pid) if not children(child)]
 os.kill(servers[0], signal.SIGKILL)
+os.kill(workers[0], signal.SIGKILL)
 code, err = finish(process)
 ok(len(servers) == 2 and code == 0 and "a successor continues with its memory" in err, "a killed server is replaced") or note(err[-600:])
+ok(len(workers) == 2 and "restart 1 of 1 replaces it" in err, "a killed worker is replaced") or note(err[-600:])
 with open(report) as file:
-    same(json.load(file)["loss_hex"], train(**FLAGS).losses, "the losses of a run without servers")
+    got = json.load(file)
+same(got["loss_hex"], train(**FLAGS).losses, "the losses of a run without servers")
+same((got["servers"]["worker_restarts"], got["servers"]["version"]), (1, 20), "a restart, and an update a step")
 
 # With replicas a killed server has a new replica, which continues when its other copy is killed. A stopped worker holds the run meanwhile.
 log, report = path("copies.jsonl"), path("copies.json")

@@ -28,7 +28,7 @@ static bool reads(const struct zr_file *file, uint64_t at, void *out, size_t byt
     return zr_read_all(file->fd, (int64_t)at, out, bytes) == (ssize_t)bytes;
 }
 
-static bool has_left(const struct zr_file *file, unsigned rank)
+bool zr_comm_posted_has_left(const struct zr_file *file, unsigned rank)
 {
     char flag = 0;
     return reads(file, rank, &flag, 1) && flag;
@@ -62,11 +62,6 @@ static zr_result post(struct posted_comm *comm, const void *data, size_t bytes)
 zr_result zr_comm_posted_leave(const struct zr_file *file, unsigned rank)
 {
     return zr_file_write_at(file, rank, "l", 1);
-}
-
-bool zr_comm_posted_has_left(const zr_comm *comm, unsigned rank)
-{
-    return has_left(((const struct posted_comm *)comm)->file, rank);
 }
 
 /* ---- Waiting ------------------------------------------------------------------------------------------- */
@@ -105,7 +100,7 @@ struct sender {
 static bool is_settled(const void *state)
 {
     const struct sender *sender = state;
-    return has_left(sender->comm->file, sender->rank) || is_posted(sender->comm, sender->rank);
+    return zr_comm_posted_has_left(sender->comm->file, sender->rank) || is_posted(sender->comm, sender->rank);
 }
 
 static zr_result gather_piece(struct posted_comm *comm, const struct zr_all_gather *op, size_t first,

@@ -19,7 +19,7 @@ uint64_t zr_comm_posted_number(const zr_comm *comm);
 void zr_comm_posted_continue(zr_comm *comm, uint64_t number);
 /* A rank posts nothing more; to be called when its process is gone. */
 zr_result zr_comm_posted_leave(const struct zr_file *file, unsigned rank);
-bool zr_comm_posted_has_left(const zr_comm *comm, unsigned rank);
+bool zr_comm_posted_has_left(const struct zr_file *file, unsigned rank);
 /* For messages that a caller has elsewhere: wakes the waiting ranks / waits until `is_there`, up to the
  * timeout of the communicator, unless the run ends. */
 struct zr_comm_posted_wait {

@@ -148,8 +148,8 @@ struct zr_local_rank {
     _Atomic int32_t pid;
     _Atomic uint32_t replaced; /* restarts of this rank by itself */
     _Atomic bool leaves;       /* its successor ends its part in the run */
-    _Atomic uint32_t rejoins; /* the restart that this rank waits for in zr_local_rejoin(). Unless the
-                               * launcher has begun it, the rank's message says why */
+    _Atomic uint32_t rejoins;  /* the restart that this rank waits for in zr_local_rejoin(). Unless the
+                                * launcher has begun it, the rank's message says why */
     /* The current status is status[statuses % 2], so a rank that dies while it writes one leaves the
      * previous one intact. */
     char status[2][ZR_LOCAL_STATUS_BYTES]; /* the last byte is always 0 */

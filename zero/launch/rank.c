@@ -29,7 +29,7 @@ static struct {
     pid_t launcher; /* 0: no launcher forked this rank */
     int memory[ZR_LAUNCH_MEMORIES];
     unsigned replaced; /* restarts of this rank by itself */
-    bool leaves; /* SIGTERM takes its replica, not the run */
+    bool leaves;       /* SIGTERM takes its replica, not the run */
     unsigned rank;
     bool holds; /* mpirun's signals are blocked and taken one by one */
     const struct zr_local_ties *ties;

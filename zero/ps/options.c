@@ -159,8 +159,9 @@ static uint64_t hash_of(const struct zr_ps_setup *setup)
 {
     const struct zr_ps_options *o = &setup->options;
     uint64_t hash = zr_hash_next(ZR_HASH_START, ZR_PS_VERSION);
-    const uint64_t numbers[] = {o->workers,        o->servers,        o->timing.kind,  o->timing.parameter,
-                                o->staleness.kind, o->optimizer.kind, o->tables_count, setup->message_bytes, o->successors};
+    const uint64_t numbers[] = {o->workers,          o->servers,           o->timing.kind,
+                                o->timing.parameter, o->staleness.kind,    o->optimizer.kind,
+                                o->tables_count,     setup->message_bytes, o->successors};
     const float floats[] = {o->staleness.lambda,  o->optimizer.beta1,           o->optimizer.beta2,
                             o->optimizer.epsilon, o->optimizer.momentum_factor, o->optimizer.weight_decay};
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)

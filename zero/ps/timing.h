@@ -4,8 +4,9 @@
  *
  * Pushes of a table have groups with sync and ssp: push j of step c is in group c pushes + j. A group is
  * complete when every worker has pushed it, has ended step c, or has left; complete groups are applied in
- * order. With `successors` the last group of a step is not complete before every worker has ended the step, or
- * has left. A sparse table has one group per step, complete when every worker has ended the step or has left.
+ * order. With `successors` the last group of a step is not complete before every worker has ended the step,
+ * or has left. A sparse table has one group per step, complete when every worker has ended the step or has
+ * left.
  *
  * All numbers are absolute and only rise, so a request that is handled again after a crash leaves the same
  * state. They lie in memory of the caller, which may be kept. */

@@ -120,8 +120,9 @@ struct zr_ps_options {
     unsigned tables_count;
     /* A killed worker may have a successor (zr_ps_worker_create()), which repeats the worker's step: a push
      * that servers have is acknowledged and not applied again, with any timing, so a worker pushes a table at
-     * most `pushes` times in a step (once but with sync and ssp). With sync and ssp an update also waits until
-     * all workers have ended the step, so that a successor's pulls have what those of the worker had. */
+     * most `pushes` times in a step (once but with sync and ssp). With sync and ssp an update also waits
+     * until all workers have ended the step, so that a successor's pulls have what those of the worker had.
+     */
     bool successors;
     size_t message_bytes; /* max of a request to one server; a batch that exceeds it is sent in several,
                            * each of which is applied as a whole. 0: enough for the largest table, and
@@ -220,8 +221,8 @@ struct zr_ps_worker_options {
 };
 
 /* Connects to all servers. A worker that replaces a killed one of the same number continues with its clock
- * (zr_ps_worker_clock()); it repeats the pushes of its step, and servers ignore those that they have with sync
- * and ssp, or with zr_ps_options.successors. */
+ * (zr_ps_worker_clock()); it repeats the pushes of its step, and servers ignore those that they have with
+ * sync and ssp, or with zr_ps_options.successors. */
 ZR_API zr_result zr_ps_worker_create(zr_ps_worker **out, const struct zr_ps_worker_options *options);
 /* Closes the connections. The servers still expect the worker, or a successor; see zr_ps_leave(). */
 ZR_API void zr_ps_worker_destroy(zr_ps_worker *worker);

@@ -10,6 +10,7 @@
 #include "alloc/base/error.h"
 #include "alloc/heap/heap.h"
 #include "alloc/base/system/os.h"
+#include "zero/comm/posted.h"
 #include "zero/engine/meter.h"
 #include "zero/engine/served.h"
 #include "zero/train/rank/kept.h"
@@ -55,13 +56,13 @@ struct loop {
     struct zr_prove *prove; /* NULL: not requested */
     bool resuming;          /* while resuming, a failure means a damaged checkpoint */
     bool refusal_printed;
-    bool norm_mattered;    /* the last step was clipped or skipped, so the next one waits for its norm */
-    int ended;             /* the signal that requested the end; 0: none */
-    bool restarts;         /* another rank was lost, and is replaced */
-    bool resizes;          /* events change the number of replicas after the step, by agreement */
-    struct zr_messages_left left; /* by the predecessor of a worker */
-    struct zr_moved moved; /* its step, and the sizes so far; read after a change of size */
-    bool yields;           /* the run yields its time slice after the step, by agreement */
+    bool norm_mattered; /* the last step was clipped or skipped, so the next one waits for its norm */
+    int ended;          /* the signal that requested the end; 0: none */
+    bool restarts;      /* another rank was lost, and is replaced */
+    bool resizes;       /* events change the number of replicas after the step, by agreement */
+    struct zr_messages_left left;   /* by the predecessor of a worker */
+    struct zr_moved moved;          /* its step, and the sizes so far; read after a change of size */
+    bool yields;                    /* the run yields its time slice after the step, by agreement */
     struct agreed_request noted;    /* with a board: see note_request() */
     uint64_t meets_at;              /* likewise; 0: no request */
     struct agreed_request deferred; /* until the pipeline has drained */
@@ -130,7 +131,8 @@ static zr_result validate_weights(struct loop *loop)
         sum += count ? loss * (double)count : 0;
         windows += (double)count;
     }
-    result = zr_messages_exchange(&loop->messages, &(struct zr_message){.loss = sum, .windows = windows}, &mean);
+    result =
+        zr_messages_exchange(&loop->messages, &(struct zr_message){.loss = sum, .windows = windows}, &mean);
     if (result != ZR_OK)
         return result;
     loop->history.validated = true;
@@ -269,7 +271,8 @@ static zr_result before_update(void *state, double loss, float *rate)
     zr_result result = zr_messages_send(&loop->messages, &mine);
     if (loop->messages.free)
         step->line->loss = loss;
-    if (result == ZR_OK && loop->messages.free && !waits_for_workers(loop)) { /* the worker meets the others after the step */
+    if (result == ZR_OK && loop->messages.free &&
+        !waits_for_workers(loop)) { /* the worker meets the others after the step */
         step->request = mine.request;
         step->end_signal = mine.end_signal;
     }
@@ -723,8 +726,8 @@ static zr_result succeed(struct loop *loop, uint64_t step)
         return result;
     uint64_t met = step;
     if (loop->messages.free && pauses_after(loop, step, request.kind))
-        result = meet(loop, &met, waits_for_workers(loop) || pauses_after(loop, step, ZR_REQUEST_NONE),
-                      &request);
+        result =
+            meet(loop, &met, waits_for_workers(loop) || pauses_after(loop, step, ZR_REQUEST_NONE), &request);
     if (result == ZR_OK && request.kind != ZR_REQUEST_SAVE_AND_END)
         result = finish_step(loop, step);
     return result == ZR_OK && loop->messages.free ? follow_request(loop, met, request) : result;
@@ -1033,6 +1036,8 @@ static zr_result run(struct loop *loop, struct zr_local_world *local, unsigned r
         return result;
     if (result == ZR_OK)
         result = report_end(loop);
+    if (result == ZR_OK && zr_train_repeats(config)) /* its successor has nothing left to do */
+        result = zr_comm_posted_leave(&config->served->posts, rank);
     if (result == ZR_OK)
         result = zr_served_leave(&loop->rank);
     if (result == ZR_OK && loop->prove && speaks(loop))
@@ -1163,8 +1168,10 @@ int zr_train_rank(struct zr_local_world *local, unsigned rank, void *argument)
 {
     bool rejoins;
     int code;
-    if (zr_local_leaves(local, rank))
-        return zr_served_lose(argument, local, rank);
+    struct zr_train_config *config = argument;
+    const bool succeeds = zr_train_repeats(config) && zr_local_restarts(local) > 0;
+    if (succeeds && (zr_local_leaves(local, rank) || zr_comm_posted_has_left(&config->served->posts, rank)))
+        return zr_served_lose(config, local, rank);
     while (true) {
         code = run_until_lost(local, rank, argument, &rejoins);
         if (!rejoins)

@@ -20,7 +20,8 @@ static unsigned lag_of(const struct zr_train_config *config)
 zr_result zr_messages_open(struct zr_messages *out, const struct zr_train_config *config, zr_comm *comm,
                            bool deferred)
 {
-    *out = (struct zr_messages){.config = config, .comm = comm, .rank = zr_comm_rank(comm), .lag = deferred ? lag_of(config) : 0};
+    *out = (struct zr_messages){
+        .config = config, .comm = comm, .rank = zr_comm_rank(comm), .lag = deferred ? lag_of(config) : 0};
     if (zr_train_is_free(config) || zr_train_repeats(config)) {
         out->free = zr_train_is_free(config);
         out->repeats = zr_train_repeats(config);
@@ -109,7 +110,8 @@ static bool is_settled(const void *state)
     const struct part *part = state;
     const struct zr_messages *messages = part->messages;
     struct zr_message *slot = &messages->slots[1 + part->rank];
-    const bool left = messages->repeats && zr_comm_posted_has_left(messages->comm, part->rank);
+    const bool left =
+        messages->repeats && zr_comm_posted_has_left(&messages->config->served->posts, part->rank);
     if (is_posted(messages, messages->taken, part->rank, slot))
         return true;
     if (left)
@@ -197,7 +199,7 @@ zr_result zr_messages_send(struct zr_messages *messages, struct zr_message *mine
 bool zr_messages_is_due(const struct zr_messages *messages, bool ends)
 {
     return messages->free ? all_posted(messages)
-                           : messages->sent - messages->taken > (ends ? 0 : messages->lag);
+                          : messages->sent - messages->taken > (ends ? 0 : messages->lag);
 }
 
 /* Combines the messages of all ranks. */

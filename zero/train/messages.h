@@ -52,9 +52,9 @@ zr_result zr_messages_send(struct zr_messages *messages, struct zr_message *mine
 
 /* What a worker's predecessor has left. */
 struct zr_messages_left {
-    bool some;             /* it has sent messages */
-    uint64_t steps;        /* whose part in the servers' tables is complete */
-    bool ends;             /* the work after the last of these may not be */
+    bool some;              /* it has sent messages */
+    uint64_t steps;         /* whose part in the servers' tables is complete */
+    bool ends;              /* the work after the last of these may not be */
     struct zr_message last; /* of this step, if `ends` */
 };
 /* Finds it by the worker's clock, and continues there: zr_messages_take() returns the messages of all these

@@ -484,6 +484,30 @@ static void test_limits(void)
     tap_is(zr_local_launch(&options), 2, "and so are restarts");
 }
 
+/* Rank 1 dies until it is to leave; rank 0 keeps its process and waits for that. */
+static int die_until_last(struct zr_local_world *local, unsigned rank, void *argument)
+{
+    (void)argument;
+    if (rank == 1 && !zr_local_leaves(local, 1))
+        raise(SIGKILL);
+    while (rank == 0 && zr_local_left(local) == 0)
+        usleep(1000);
+    return rank == 0 && (zr_local_replaced(local) != 2 || zr_local_restarts(local) != 0);
+}
+
+static void test_apart(void)
+{
+    struct zr_launch_options options = {.struct_bytes = sizeof options,
+                                        .world = 2,
+                                        .rank_main = die_until_last,
+                                        .max_restarts = 2,
+                                        .apart = true,
+                                        .leaves = true};
+    tap_is(zr_local_launch(&options), 0, "a rank restarts by itself twice, and then leaves the run");
+    options.leaves = false;
+    tap_is(zr_local_launch(&options), 137, "where no rank may leave, its last death ends the run");
+}
+
 static void let_through(int signal)
 {
     (void)signal;
@@ -567,6 +591,7 @@ int main(void)
     test_signals_restored();
     test_handlers();
     test_kept_memory();
+    test_apart();
     test_signals_after_run();
     test_limits();
     for (unsigned world = 31; world <= 33; world++)

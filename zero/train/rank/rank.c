@@ -145,11 +145,10 @@ static zr_result open_peers(struct zr_rank *rank)
         result = zr_rank_kept_begin(rank);
     options.windows = rank->windows;
     if (result == ZR_OK)
-        result = config->comm == ZR_TRAIN_COMM_NCCL
-                     ? zr_card_comm_create(rank, &options)
-                 : zr_train_repeats(config)
-                     ? zr_comm_posted_create(&rank->comm, &options, rank->local, rank->rank, &config->served->posts)
-                     : zr_comm_create(&rank->comm, &options, rank->local, rank->rank);
+        result = config->comm == ZR_TRAIN_COMM_NCCL ? zr_card_comm_create(rank, &options)
+                 : zr_train_repeats(config) ? zr_comm_posted_create(&rank->comm, &options, rank->local,
+                                                                    rank->rank, &config->served->posts)
+                                            : zr_comm_create(&rank->comm, &options, rank->local, rank->rank);
     if (result == ZR_OK)
         result = zr_compress_check_hosts(config, zr_message_host_ranks());
     if (result == ZR_OK)

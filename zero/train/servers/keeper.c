@@ -138,8 +138,7 @@ zr_result zr_served_start(struct zr_served_run *out, struct zr_train_config *con
 {
     const char *folder = getenv("TMPDIR");
     char address[ZR_PS_ADDRESS_BYTES];
-    *out = (struct zr_served_run){.count = config->servers * (1 + config->replicas),
-                                  .posts = {.fd = -1}};
+    *out = (struct zr_served_run){.count = config->servers * (1 + config->replicas), .posts = {.fd = -1}};
     folder = folder && folder[0] ? folder : "/tmp";
     zr_result result = zr_file_create_nameless(&out->board, folder);
     if (result == ZR_OK)

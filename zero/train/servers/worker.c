@@ -12,6 +12,8 @@
 #include "zero/train/report/terminal.h"
 #include "zero/train/settings/args.h"
 
+enum { LEAVE_SECONDS = 3 }; /* longer than servers wait for a worker that has left */
+
 struct zr_served_worker {
     struct zr_rank *rank;
     struct zr_served_tables tables;
@@ -20,7 +22,7 @@ struct zr_served_worker {
     float rate;
     bool begun, completes; /* pulls are answered / worker 0 writes values for the last time */
     uint64_t done;         /* updates that completed tables have had */
-    bool left;
+    bool left, succeeds;   /* succeeds: a predecessor has ended a step, so the tables are complete */
 };
 
 static struct zr_ps_batch batch_of(struct zr_served_worker *own, const struct zr_server_tensors *of)
@@ -79,7 +81,7 @@ static zr_result read_state(void *state, unsigned kind, const struct zr_server_t
 {
     struct zr_served_worker *own = state;
     const struct zr_ps_batch batch = batch_of(own, to);
-    if (own->begun || own->rank->rank == 0)
+    if (own->begun || (own->rank->rank == 0 && !own->succeeds))
         return zr_ps_read(own->worker, content_of(kind), &batch);
     for (size_t i = 0; i < to->count; i++)
         memset(to->tensors[i].values.at, 0, to->tensors[i].elements * sizeof(float));
@@ -92,7 +94,7 @@ static zr_result write_state(void *state, unsigned kind, const struct zr_server_
     if (own->begun)
         return zr_fail(ZR_ERR_INVALID,
                        "the servers' parameters cannot be written after the first step has begun");
-    if (own->rank->rank != 0)
+    if (own->rank->rank != 0 || own->succeeds)
         return ZR_OK;
     const bool last = kind == zr_optimizer_of(own->rank->config->optimizer.kind)->slots_count;
     return zr_ps_fill(own->worker, &(struct zr_ps_filling){.batch = batch_of(own, from),
@@ -131,6 +133,7 @@ zr_result zr_served_open(struct zr_rank *rank, struct zr_servers *out)
                                            .replicas = config->replicas ? addresses + config->servers : NULL,
                                            .arena = rank->host_arena,
                                            .timeout_ns = config->comm_timeout * UINT64_C(1000000000)});
+    own->succeeds = zr_ps_worker_clock(own->worker) > 0;
     if (!zr_train_differs(config))
         *out = (struct zr_servers){true, own, pull, push, end_step, read_state, write_state};
     return result;
@@ -158,7 +161,7 @@ static zr_result exchange_unit(struct zr_served_worker *own, size_t unit, unsign
                                             .count = p->elements,
                                             .values = values + p->offset};
     }
-    if (result == ZR_OK && parts & FILLS)
+    if (result == ZR_OK && parts & FILLS && !own->succeeds)
         result = zr_ps_fill(own->worker, &(struct zr_ps_filling){batch, ZR_PS_MASTER, true, 0});
     if (result == ZR_OK && parts & PUSHES) {
         zr_ps_difference(&exchange, state->difference);
@@ -264,10 +267,14 @@ uint64_t zr_served_worker_clock(const struct zr_rank *rank)
     return rank->served ? zr_ps_worker_clock(rank->served->worker) : 0;
 }
 
-int zr_served_lose(const struct zr_train_config *config, struct zr_local_world *local, unsigned number)
+int zr_served_lose(struct zr_train_config *config, struct zr_local_world *local, unsigned number)
 {
     struct zr_rank rank;
     struct zr_servers servers;
+    /* The last worker that leaves ends the servers, which it may have told before it was killed. */
+    const bool had_ended = zr_comm_posted_has_left(&config->served->posts, number);
+    if (had_ended)
+        config->comm_timeout = LEAVE_SECONDS;
     zr_result result = zr_rank_open_records(&rank, config);
     rank.local = local;
     rank.rank = number;
@@ -277,6 +284,8 @@ int zr_served_lose(const struct zr_train_config *config, struct zr_local_world *
         result = zr_served_leave(&rank);
     if (result == ZR_OK)
         result = zr_comm_posted_leave(&config->served->posts, number);
+    if (had_ended && result == ZR_ERR_TIMEOUT)
+        result = ZR_OK;
     if (result != ZR_OK)
         zr_say("rank %u: %s", number, zr_last_error());
     zr_served_close(&rank);
