@@ -543,14 +543,15 @@ struct late {
     struct ps_run run;
     zr_ps_server *servers[2];
     _Atomic bool serves, rests, over; /* the servers are to be served / are not served / end */
+    _Atomic bool applied;             /* each server has a push */
 };
 
 static void *late_worker(void *argument)
 {
     struct late *late = argument;
-    static float ones[5000], got[5000];
+    static float ones[5000], got[2][5000];
     const struct zr_ps_item push[] = {{.table = 0, .values = ones}, {.table = 1, .values = ones}},
-                            pull = {.table = 1, .values = got};
+                            pull[] = {{.table = 0, .values = got[0]}, {.table = 1, .values = got[1]}};
     const struct zr_ps_push pushed = {.batch = {push, 2}, .rate = 1};
     struct ps_ground ground;
     zr_ps_worker *worker = NULL;
@@ -566,12 +567,14 @@ static void *late_worker(void *argument)
         poll(NULL, 0, 1);
     good = good && zr_ps_push(worker, &pushed) == ZR_ERR_TIMEOUT;
     atomic_store(&late->serves, true);
+    while (good && !atomic_load(&late->applied))
+        poll(NULL, 0, 1);
     for (zr_result result = good ? ZR_ERR_TIMEOUT : ZR_OK; result == ZR_ERR_TIMEOUT;)
         result = zr_ps_push(worker, &pushed);
     for (zr_result result = good ? ZR_ERR_TIMEOUT : ZR_OK; result == ZR_ERR_TIMEOUT;)
-        result = zr_ps_pull(worker, &(struct zr_ps_batch){&pull, 1});
+        result = zr_ps_pull(worker, &(struct zr_ps_batch){pull, 2});
     for (size_t i = 0; i < 5000; i++)
-        good = good && got[i] == -1;
+        good = good && got[0][i % 600] == -1 && got[1][i] == -1;
     while (good && zr_ps_leave(worker, 0) == ZR_ERR_TIMEOUT)
         ;
     zr_ps_worker_destroy(worker);
@@ -591,6 +594,7 @@ static void check_repeats(struct ps_ground *ground)
                                             .message_bytes = 10496}},
                         .serves = true};
     pthread_t thread;
+    struct zr_ps_state states[2];
     void *good;
     bool ended;
     zr_result result = ps_run_listen(&late.run, folder);
@@ -609,6 +613,9 @@ static void check_repeats(struct ps_ground *ground)
             poll(NULL, 0, 1);
         for (unsigned s = 0; s < 2 && result == ZR_OK && !atomic_load(&late.rests); s++)
             result = zr_ps_server_serve(late.servers[s], 1, &ended);
+        for (unsigned s = 0; s < 2; s++)
+            zr_ps_server_get_state(late.servers[s], &states[s]);
+        atomic_store(&late.applied, states[0].pushes > 0 && states[1].pushes > 0);
     }
     pthread_join(thread, &good);
     tap_ok(good != NULL, "a push that is repeated after a timeout is applied once");
