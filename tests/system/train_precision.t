@@ -177,7 +177,7 @@ ran(run, "a plan of a large model in fp8")
 # What does not belong together.
 with open(path("least.json"), "w") as file:
     json.dump({"fp16": {"enabled": True, "initial_scale_power": 8, "min_loss_scale": 300}}, file)
-for flags, words in ((dict(loss_scale=8), "--precision fp16"), (dict(precision="bf16", min_loss_scale=2), "--loss-scale"),
+for flags, words in ((dict(loss_scale=8), "--precision fp16"), (dict(precision="bf16", min_loss_scale=2), "--min-loss-scale requires"),
                      (dict(precision="fp16", loss_scale=-1), "--loss-scale -1"),
                      (dict(precision="fp16", min_loss_scale=65537), "--min-loss-scale"),
                      (dict(precision="fp16", min_loss_scale=257, loss_scale_power=8), "--min-loss-scale"),
