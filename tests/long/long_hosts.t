@@ -77,7 +77,8 @@ class Restarted:
         in_steps(self.log)
 
     def start(self, rank):
-        return start(rank, self.RANKS, **self.flags, **({"log": self.log, "json": self.report} if rank == 0 else {}))
+        saves = {"save": path(f"saved-{rank // 2}"), "save_every": 0} if "elastic" in self.flags else {}
+        return start(rank, self.RANKS, **self.flags, **saves, **({"log": self.log, "json": self.report} if rank == 0 else {}))
 
     def pids(self):
         return [(children(one.pid) or [0])[0] for one in self.run]
@@ -172,6 +173,8 @@ def check_smaller(cuts):
     run = Restarted(120, elastic="2:4", redundancy=2, rejoin_within=1, stage=3 - cuts, global_batch=12)
     wait_for(lambda: lines(run.log) >= 20)
     before = run.pids()[:2]
+    partial = os.path.join(path("saved-1"), ".step-00000007.partial")  # as of a save that the first host is writing
+    os.makedirs(partial, exist_ok=True)
     if cuts:
         cut()
     else:
@@ -186,6 +189,7 @@ def check_smaller(cuts):
     with open(run.report) as file:
         got = json.load(file)
     same([size["replicas"] for size in got["sizes"]], [4, 2], "with two replicas")
+    ok(os.path.exists(partial), "and the other host has not removed a save in progress")
     schedule = {**run.flags, "resize": f"{got['sizes'][-1]['step']}:2"}
     for key in ("heartbeat", "rejoin_within", "max_restarts", "elastic", "redundancy"):
         del schedule[key]

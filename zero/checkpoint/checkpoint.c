@@ -214,7 +214,8 @@ static void recover_replaced(int fd, const char *name, size_t stem)
 }
 
 /* Removes a save in progress: first its name, then its files. If rank 0 is still alive while another rank's
- * launcher cleans up, rank 0 has either completed the step before, or cannot complete it any more. */
+ * launcher cleans up, rank 0 has either completed the step before, or cannot complete it any more: launchers
+ * without which the run goes on do not clean up. */
 static void remove_unfinished(int fd, const char *name)
 {
     size_t stem;

@@ -232,6 +232,7 @@ static bool replace_alone(struct launcher *launcher, unsigned rank, const char *
         return false;
     }
     atomic_fetch_add(&dead->replaced, 1);
+    atomic_store(&dead->busy, false); /* its successor may not repeat the save */
     atomic_store(&launcher->local->lost_ns, launcher->now_ns);
     launcher->ended[rank] = false;
     return true;
@@ -564,8 +565,6 @@ static void close_door(struct launcher *launcher)
 static zr_result open_memories(struct zr_local_part *part, const struct zr_launch_options *options)
 {
     zr_result result = ZR_OK;
-    for (unsigned i = 0; i < ZR_LAUNCH_MEMORIES; i++)
-        part->memory[i] = -1;
     for (unsigned i = 0; i < ZR_LAUNCH_MEMORIES && options->replicas.inner > 0 && result == ZR_OK; i++)
         result = zr_host_file(&part->memory[i]);
     return result;
@@ -831,6 +830,8 @@ int zr_local_watch_over(const struct zr_launch_options *options, struct zr_local
     zr_kept_holder_init(&launcher.holder);
     hold_signals(&launcher);
     zr_replicas_init(&launcher.replicas, &options->replicas, launcher.local);
+    for (unsigned i = 0; i < ZR_LAUNCH_MEMORIES; i++)
+        part->memory[i] = -1;
     zr_result result = open_door(part);
     if (result == ZR_OK)
         result = open_memories(part, options);

@@ -268,7 +268,10 @@ static int watch_rank(const struct zr_launch_options *options, unsigned rank,
                       const struct zr_local_world *from)
 {
     struct zr_local_part part = {.first = rank, .count = 1, .stand_in = rank == 0 ? stand_in : NULL};
+    struct zr_launch_options own = *options;
     int code = EXIT_MEMORY;
+    if (options->replicas.by_events && rank > 0)
+        own.clean_up = NULL; /* rank 0 may go on, and write what this would remove */
     zr_local_sockets_clear(&part.sockets);
     if (zr_local_control_make(&part.control, options->world) == ZR_OK) {
         part.control.local->apart = options->replicas.inner > 0;
@@ -277,11 +280,11 @@ static int watch_rank(const struct zr_launch_options *options, unsigned rank,
             zr_local_set_world(part.control.local, from->world);
             atomic_store(&part.control.local->sizes, atomic_load(&from->sizes));
         }
-        code = zr_local_watch_over(options, &part);
+        code = zr_local_watch_over(&own, &part);
     } else
         zr_local_log("rank %u: %s", rank, zr_last_error());
-    if (code != 0 && options->clean_up)
-        options->clean_up(options->argument);
+    if (code != 0 && own.clean_up)
+        own.clean_up(own.argument);
     zr_local_control_end(&part.control);
     return code;
 }
