@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """--comm ps: sync has the losses of stage 0, also after a save that another --comm resumes and with a killed server; other timings
 train, with the staleness of their pushes; workers and servers take the plan's bytes; what cannot be combined is refused."""
+import glob
 import json
 import os
 import signal
@@ -20,6 +21,12 @@ def children(pid):
         return [int(child) for child in file.read().split()]
 
 
+def updates_of(saved):
+    """Steps of checkpoints and the updates that they have."""
+    manifests = [json.load(open(name)) for name in sorted(glob.glob(os.path.join(saved, "*", "manifest.json")))]
+    return [(manifest["step"], manifest["updates"]) for manifest in manifests]
+
+
 def served(words, **flags):
     """A run with servers, whose ranks and servers take what is planned."""
     run = train(**{**SHAPE, **PS, **flags})
@@ -34,7 +41,7 @@ def served(words, **flags):
 
 saved = path("saved")
 plain = train(**SHAPE)
-run = served("sync", save=saved, save_every=4)
+run = served("sync", save=saved, save_every=1)
 same(run.losses, plain.losses, "the losses of stage 0") or note(run.err[-600:])
 ok(run.report["val_loss"] == plain.report["val_loss"] and run.report["servers"]["version"] == 6, "the parameters of stage 0, after an update a step")
 ok(all(rank["comm_busy_ns"] > 0 for rank in run.report["ranks"]) and "of communication hidden" in run.out, "the report has the hidden share of requests") or note(run.out[-600:])
@@ -50,9 +57,9 @@ for timing, flags in {"async": dict(staleness="divide", resume=os.path.join(save
     ok(servers and sum(servers["staleness"][2 if timing == "ssp:1" else 3 if timing == "half-async" else 16:]) == 0, f"{timing}: the staleness of pushes") or note(str(servers))
 
 # A killed server has a successor with its memory, and a killed worker one with its number.
-log, report = path("log.jsonl"), path("killed.json")
+log, report, saved_each = path("log.jsonl"), path("killed.json"), path("each")
 FLAGS = {**SHAPE, "steps": 20, "layers": 1, "hidden": 32, "heads": 2, "seq": 16, "batch": 2, "seed": 11, "data": text_file()}
-process = subprocess.Popen([ZR_TRAIN] + arguments(**{**FLAGS, **PS, "max_restarts": 1, "worker_sleep": 10, "log": log, "json": report}),
+process = subprocess.Popen([ZR_TRAIN] + arguments(**{**FLAGS, **PS, "max_restarts": 1, "worker_sleep": 10, "log": log, "json": report, "save": saved_each, "save_every": 1}),
                            stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
 in_steps(log)
 servers = [grandchild for child in children(process.pid) for grandchild in children(child)]
@@ -66,6 +73,7 @@ with open(report) as file:
     got = json.load(file)
 same(got["loss_hex"], train(**FLAGS).losses, "the losses of a run without servers")
 same((got["servers"]["worker_restarts"], got["servers"]["version"]), (1, 20), "a restart, and an update a step")
+same((updates_of(saved), updates_of(saved_each)), ([(step, step) for step in range(1, 7)], [(step, step) for step in range(1, 21)]), "a save waits for the step of all workers")
 
 # With replicas a killed server has a new replica, which continues when its other copy is killed. A stopped worker holds the run meanwhile.
 log, report = path("copies.jsonl"), path("copies.json")

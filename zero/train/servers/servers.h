@@ -81,9 +81,11 @@ int zr_served_lose(struct zr_train_config *config, struct zr_local_world *local,
 void zr_served_set_rate(struct zr_rank *rank, float rate);
 /* Sleeps as --worker-sleep says, as if the worker computed for longer. */
 void zr_served_sleep(const struct zr_rank *rank);
-/* With --ps geo:K: pushes differences after K steps of a worker and pulls / makes the parameters of all
- * workers those of the servers, with all differences (collective, between steps). Else no effect. */
+/* With --ps geo:K pushes differences after K steps of a worker, and pulls. Else no effect. */
 zr_result zr_served_after_step(struct zr_rank *rank, uint64_t step);
+/* Collective, between steps: waits until all workers have ended the step, so that the servers have its
+ * updates. With --ps geo:K the parameters of all workers are then those of the servers, with all differences.
+ */
 zr_result zr_served_settle(struct zr_rank *rank);
 /* Saves the servers' state of step `step`: worker 0 reads and writes it. Collective, with the same result on
  * every worker; between steps of all workers. */

@@ -214,10 +214,11 @@ zr_result zr_served_after_step(struct zr_rank *rank, uint64_t step)
 
 zr_result zr_served_settle(struct zr_rank *rank)
 {
-    if (!zr_train_differs(rank->config))
+    const bool differs = zr_train_differs(rank->config);
+    if (!rank->served)
         return ZR_OK;
-    zr_result result = zr_comm_all_status(rank->comm, exchange(rank->served, PUSHES));
-    return result == ZR_OK ? exchange(rank->served, PULLS) : result;
+    zr_result result = zr_comm_all_status(rank->comm, differs ? exchange(rank->served, PUSHES) : ZR_OK);
+    return result == ZR_OK && differs ? exchange(rank->served, PULLS) : result;
 }
 
 /* ---- A run --------------------------------------------------------------------------------------------- */
