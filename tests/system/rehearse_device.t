@@ -232,10 +232,14 @@ running = subprocess.Popen([ZR, "rehearse", "--json", path("answer"), "--sweep",
                            stdout=subprocess.PIPE, cwd=os.path.dirname(path("answer")))
 while not (os.path.exists(path("pid")) and os.path.getsize(path("pid"))):
     time.sleep(0.01)
+with open(path("pid"), encoding="utf-8") as pid:
+    program = f"/proc/{int(pid.read())}"
+while open(f"{program}/comm", encoding="utf-8").read() != "sleep\n":  # a shell that is about to exec may lose the signal
+    time.sleep(0.01)
 running.send_signal(signal.SIGINT)
 same(running.wait(HANG), 130, "an interrupt ends a sweep")
-with open(path("pid"), encoding="utf-8") as pid, open(path("answer"), encoding="utf-8") as file:
-    same((os.path.exists(f"/proc/{int(pid.read())}"), json.load(file)), (False, {"version": 1, "rows": [], "largest": [], "interrupted": True}), "and its program")
+with open(path("answer"), encoding="utf-8") as file:
+    same((os.path.exists(program), json.load(file)), (False, {"version": 1, "rows": [], "largest": [], "interrupted": True}), "and its program")
 os.remove(path("answer"))
 # As a signal that comes between two runs, while no program runs.
 mark, waiting = path("mark"), lambda: (signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT]), os.kill(os.getpid(), signal.SIGINT))
