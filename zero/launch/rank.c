@@ -309,7 +309,7 @@ zr_result zr_local_rejoin_as(struct zr_local_world *local, unsigned *rank)
 
 bool zr_local_wants_resize(const struct zr_local_world *local)
 {
-    return local && atomic_load(&local->resize_wanted);
+    return local && (atomic_load(&local->resize_wanted) || atomic_load(&local->leaves) != ZR_LOCAL_REMAINS);
 }
 
 void zr_local_move(struct zr_local_world *local, unsigned replicas)

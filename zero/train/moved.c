@@ -83,11 +83,11 @@ static zr_result clear(const struct zr_rank *rank)
 zr_result zr_moved_agree(const struct zr_rank *rank, bool *changes)
 {
     const struct zr_launch_replicas replicas = zr_train_launch_replicas(rank->config);
-    bool mine, all[ZR_MAX_WORLD];
+    uint8_t mine, all[ZR_MAX_WORLD];
     *changes = true;
     if (!zr_train_is_apart(rank->config))
         return ZR_OK;
-    mine = atomic_load(&rank->local->leaves);
+    mine = zr_local_gather_leave(rank->local);
     zr_result result = zr_comm_host_all_gather(rank->comm, &mine, sizeof mine, all);
     if (result == ZR_OK)
         *changes = zr_local_agree_to_leave(rank->local, &replicas, all) > 0;

@@ -275,8 +275,8 @@ static int watch_rank(const struct zr_launch_options *options, unsigned rank,
     zr_local_sockets_clear(&part.sockets);
     if (zr_local_control_make(&part.control, options->world) == ZR_OK) {
         part.control.local->apart = options->replicas.inner > 0;
-        part.stands_in = from != NULL;
         if (from) {
+            part.control.local->leaves = ZR_LOCAL_STANDS_IN;
             zr_local_set_world(part.control.local, from->world);
             atomic_store(&part.control.local->sizes, atomic_load(&from->sizes));
         }
