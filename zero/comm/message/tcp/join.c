@@ -531,22 +531,34 @@ static void attend(struct join *join)
     close_late(join);
 }
 
+/* Whether a connection of a rank is missing, of the first `wires`. */
+static bool lacks(const struct zr_tcp *tcp, unsigned p, unsigned wires)
+{
+    unsigned i = 0;
+    while (i < wires && p != tcp->rank && tcp->peers[p].streams[i].fd >= 0)
+        i++;
+    return i < wires && p != tcp->rank;
+}
+
 /* The first rank with a missing connection; world: none. */
 static unsigned first_missing(const struct join *join)
 {
-    const struct zr_tcp *tcp = join->tcp;
-    for (unsigned p = 0; p < tcp->world; p++)
-        for (unsigned i = 0; i < zr_tcp_wires(tcp) && p != tcp->rank; i++)
-            if (tcp->peers[p].streams[i].fd < 0)
-                return p;
-    return tcp->world;
+    unsigned p = 0;
+    while (p < join->tcp->world && !lacks(join->tcp, p, zr_tcp_wires(join->tcp)))
+        p++;
+    return p;
+}
+
+/* A rank may be lost before the table was sent or after it. */
+static void note_missing(const struct join *join)
+{
+    for (unsigned p = 1; join->options->missing && join->tcp->rank == 0 && p < join->tcp->world; p++)
+        join->options->missing[p] = lacks(join->tcp, p, join->known ? zr_tcp_wires(join->tcp) : 1);
 }
 
 static zr_result fail_late(const struct join *join)
 {
     char strangers[80] = "";
-    for (unsigned p = 1; join->options->missing && join->tcp->rank == 0 && p < join->tcp->world; p++)
-        join->options->missing[p] = join->tcp->peers[p].streams[0].fd < 0;
     if (join->strangers > 0)
         snprintf(strangers, sizeof strangers, "; %u connections without the secret were closed",
                  join->strangers);
@@ -645,6 +657,8 @@ zr_result zr_tcp_join(struct zr_tcp *tcp, const struct zr_tcp_options *options)
     }
     if (result == ZR_OK)
         name_peers(join);
+    else
+        note_missing(join);
     for (unsigned i = 0; i < DOORS; i++)
         if (join->doors[i].phase != CLOSED)
             close_door(&join->doors[i]);

@@ -27,7 +27,8 @@ struct zr_tcp_options {
      * the last one has arrived, or if `restarting` is set: the caller repeats it. NULL: a lost rank ends the
      * run. */
     struct zr_local_world *local;
-    bool *missing; /* [world], set on rank 0 for each rank that did not arrive in time; NULL: not needed */
+    bool *missing; /* [world], set on rank 0 after a failure, for each rank without all connections; NULL: not
+                      needed */
     unsigned char secret[ZR_TCP_SECRET_BYTES];
 };
 
