@@ -89,12 +89,11 @@ static void give_up(struct join *join, struct door *door, const char *why)
     close_door(door);
 }
 
-/* Whether the other side of a connection has closed it. */
+/* Whether the other side of a connection has closed it; data may be left to read. */
 static bool is_closed(int fd)
 {
-    char byte;
-    ssize_t got = zr_receive_bytes(fd, &byte, 1, MSG_DONTWAIT | MSG_PEEK);
-    return got == 0 || (got < 0 && errno != EAGAIN && errno != EINTR);
+    struct pollfd closed = {.fd = fd, .events = POLLRDHUP};
+    return zr_poll(&closed, 1, 0) > 0;
 }
 
 /* The other side has ended the connection. */
@@ -567,6 +566,19 @@ static zr_result fail_late(const struct join *join)
                    strangers);
 }
 
+/* After the loss of a rank: one that had connected is lost while the others connect. They need not wait until
+ * it is silent for too long. */
+static zr_result check_lost(const struct join *join)
+{
+    const struct zr_local_world *local = join->options->local;
+    const bool again = local && atomic_load(&local->restarts) > 0;
+    for (unsigned p = 0; again && join->known && p < join->tcp->world; p++)
+        if (join->tcp->peers[p].streams[0].fd >= 0 && is_closed(join->tcp->peers[p].streams[0].fd))
+            return zr_fail(ZR_ERR_PEER, "--comm tcp: rank %u on host %s was lost while the ranks connected",
+                           p, join->table[p].host);
+    return ZR_OK;
+}
+
 /* Whether the ranks may still connect. */
 static zr_result check_time(const struct join *join)
 {
@@ -580,7 +592,7 @@ static zr_result check_time(const struct join *join)
         return zr_fail(ZR_ERR_PEER, "--comm tcp: rank %u on host %s does not connect%s%s",
                        first_missing(join), join->table[first_missing(join)].host, join->why[0] ? ": " : "",
                        join->why);
-    return ZR_OK;
+    return check_lost(join);
 }
 
 /* Keeps names and hosts of the ranks. */
