@@ -199,10 +199,11 @@ struct zr_local_world {
     _Atomic bool resize_wanted;            /* by events */
     _Atomic uint32_t
         moved; /* 1 + the replicas that a schedule wants, or 1; 0: no state is in the launcher's memory */
-    _Atomic bool resizing;       /* the ranks rejoin for a change; reset after restarts has advanced */
-    _Atomic uint32_t sizes;      /* changes so far */
-    uint32_t next[ZR_MAX_WORLD]; /* number of each rank after the change, or ZR_LOCAL_LEAVES; written before
-                                  * restarts advances */
+    _Atomic uint32_t moved_before; /* `moved` at the last zr_local_move() */
+    _Atomic bool resizing;         /* the ranks rejoin for a change; reset after restarts has advanced */
+    _Atomic uint32_t sizes;        /* changes so far */
+    uint32_t next[ZR_MAX_WORLD];   /* number of each rank after the change, or ZR_LOCAL_LEAVES; written before
+                                    * restarts advances */
     /* Of a launcher whose only rank meets those of other launchers, see zr_local_agree_to_leave(). */
     _Atomic uint32_t hosts;   /* 1 + the ranks of each host when the ranks of this size first met, or 1;
                                * 0: they have not met */
@@ -316,6 +317,8 @@ struct zr_local_ties {
     zr_result (*rejoin)(struct zr_local_world *local, unsigned rank);
 };
 void zr_local_set_ties(const struct zr_local_ties *ties);
+/* After zr_local_move(): the ranks stay in the old world. Before zr_local_await_restart(). */
+void zr_local_undo_move(struct zr_local_world *local);
 /* Asks the launcher to stand in for ranks that are lost with theirs. missing: [world]. False: there are none.
  */
 bool zr_local_ask_to_stand_in(struct zr_local_world *local, const bool *missing);
