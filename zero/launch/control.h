@@ -158,6 +158,9 @@ struct zr_local_rank {
     char message[2][ZR_LOCAL_REASON_BYTES];
 };
 
+/* A stand-in leaves before a rank with a notice. */
+enum zr_local_leave { ZR_LOCAL_REMAINS = 0, ZR_LOCAL_HAS_NOTICE, ZR_LOCAL_STANDS_IN };
+
 /* A thread that fails tells its exit code before it ends, because it still waits for other threads. */
 enum zr_local_code { ZR_LOCAL_CODE_MASK = 255, ZR_LOCAL_FAILS = 256, ZR_LOCAL_HAS_ENDED = 512 };
 
@@ -196,15 +199,18 @@ struct zr_local_world {
     _Atomic bool resize_wanted;            /* by events */
     _Atomic uint32_t
         moved; /* 1 + the replicas that a schedule wants, or 1; 0: no state is in the launcher's memory */
-    _Atomic bool resizing;       /* the ranks rejoin for a change; reset after restarts has advanced */
-    _Atomic uint32_t sizes;      /* changes so far */
-    uint32_t next[ZR_MAX_WORLD]; /* number of each rank after the change, or ZR_LOCAL_LEAVES; written before
-                                  * restarts advances */
+    _Atomic uint32_t moved_before; /* `moved` at the last zr_local_move() */
+    _Atomic bool resizing;         /* the ranks rejoin for a change; reset after restarts has advanced */
+    _Atomic uint32_t sizes;        /* changes so far */
+    uint32_t next[ZR_MAX_WORLD];   /* number of each rank after the change, or ZR_LOCAL_LEAVES; written before
+                                    * restarts advances */
     /* Of a launcher whose only rank meets those of other launchers, see zr_local_agree_to_leave(). */
-    _Atomic uint32_t hosts; /* 1 + the ranks of each host when the ranks of this size first met, or 1;
-                             * 0: they have not met */
-    bool apart;             /* it is one; written before the fork */
-    _Atomic bool leaves;    /* the rank's replica is to leave */
+    _Atomic uint32_t hosts;   /* 1 + the ranks of each host when the ranks of this size first met, or 1;
+                               * 0: they have not met */
+    bool apart;               /* it is one; written before the fork */
+    _Atomic uint8_t leaves;   /* enum zr_local_leave: why the rank's replica is to leave */
+    _Atomic uint8_t gathered; /* `leaves` as the ranks have agreed on it; a later notice stays for the next
+                               * change */
     _Atomic bool leaving[ZR_MAX_WORLD]; /* of the replicas: the ranks have agreed that it leaves; written
                                          * before zr_local_move() */
     _Atomic bool absent[ZR_MAX_WORLD]; /* ranks that are lost with their launchers: this one is to stand in */
@@ -281,17 +287,17 @@ struct zr_local_part {
     /* In a child of the launcher: runs a launcher for a rank that was lost with its own, and returns the exit
      * code; NULL: there is none. */
     int (*stand_in)(const struct zr_local_world *local, unsigned rank);
-    bool stands_in; /* this is such a launcher: the rank hands its state over, and its replica leaves */
 };
 int zr_local_watch_over(const struct zr_launch_options *options, struct zr_local_part *part);
 /* Prints one line on stderr, prefixed with the program's name. */
 void zr_local_log(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
-/* replicas.c: ranks with launchers of their own agree on the replicas that leave. wants: [world], of each
- * rank: its replica is to leave (`leaves`). Replica 0, which has the rendezvous, and the least number stay.
- * Returns how many leave; 0: there is no change. */
+/* replicas.c: ranks with launchers of their own agree on the replicas that leave. Each rank gathers what
+ * zr_local_gather_leave() returns on all, enum zr_local_leave, and passes it as wants: [world]. Replica 0,
+ * which has the rendezvous, and the least number stay. Returns how many leave; 0: there is no change. */
+uint8_t zr_local_gather_leave(struct zr_local_world *local);
 unsigned zr_local_agree_to_leave(struct zr_local_world *local, const struct zr_launch_replicas *options,
-                                 const bool *wants);
+                                 const uint8_t *wants);
 
 /* rank.c: this process's ends of the sockets, for share.c. */
 const struct zr_local_sockets *zr_local_own_sockets(void);
@@ -311,6 +317,8 @@ struct zr_local_ties {
     zr_result (*rejoin)(struct zr_local_world *local, unsigned rank);
 };
 void zr_local_set_ties(const struct zr_local_ties *ties);
+/* After zr_local_move(): the ranks stay in the old world. Before zr_local_await_restart(). */
+void zr_local_undo_move(struct zr_local_world *local);
 /* Asks the launcher to stand in for ranks that are lost with theirs. missing: [world]. False: there are none.
  */
 bool zr_local_ask_to_stand_in(struct zr_local_world *local, const bool *missing);

@@ -835,8 +835,6 @@ int zr_local_watch_over(const struct zr_launch_options *options, struct zr_local
     zr_result result = open_door(part);
     if (result == ZR_OK)
         result = open_memories(part, options);
-    if (part->stands_in)
-        zr_replicas_lose(&launcher.replicas, part->first);
     if (result == ZR_OK && options->replicas.by_events && !launcher.local->apart)
         result = zr_replicas_open(&launcher.replicas);
     if (result == ZR_OK)

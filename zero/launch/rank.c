@@ -309,13 +309,19 @@ zr_result zr_local_rejoin_as(struct zr_local_world *local, unsigned *rank)
 
 bool zr_local_wants_resize(const struct zr_local_world *local)
 {
-    return local && atomic_load(&local->resize_wanted);
+    return local && (atomic_load(&local->resize_wanted) || atomic_load(&local->leaves) != ZR_LOCAL_REMAINS);
 }
 
 void zr_local_move(struct zr_local_world *local, unsigned replicas)
 {
-    atomic_store(&local->moved, 1 + replicas);
+    atomic_store(&local->moved_before, atomic_exchange(&local->moved, 1 + replicas));
     atomic_store(&local->resizing, true);
+}
+
+void zr_local_undo_move(struct zr_local_world *local)
+{
+    atomic_store(&local->moved, atomic_load(&local->moved_before));
+    atomic_store(&local->resizing, false);
 }
 
 bool zr_local_is_moved(const struct zr_local_world *local)

@@ -52,8 +52,8 @@ static bool leave(struct zr_replicas *replicas, unsigned replica)
     if (replicas->local->apart) {
         if (replica == 0 || count(replicas) <= replicas->options->least)
             return false;
-        atomic_store(&replicas->local->leaves, true);
-        want_change(replicas);
+        uint8_t none = ZR_LOCAL_REMAINS;
+        atomic_compare_exchange_strong(&replicas->local->leaves, &none, ZR_LOCAL_HAS_NOTICE);
         return true;
     }
     if (replicas->leaves[replica])
@@ -199,23 +199,39 @@ static unsigned follow_schedule(struct zr_replicas *replicas, unsigned wanted)
     return wanted;
 }
 
+uint8_t zr_local_gather_leave(struct zr_local_world *local)
+{
+    const uint8_t leaves = atomic_load(&local->leaves);
+    atomic_store(&local->gathered, leaves);
+    return leaves;
+}
+
+/* The notice that was gathered has had its effect. */
+static void forget_gathered(struct zr_local_world *local)
+{
+    if (atomic_exchange(&local->gathered, ZR_LOCAL_REMAINS) != ZR_LOCAL_REMAINS)
+        atomic_store(&local->leaves, ZR_LOCAL_REMAINS);
+}
+
 unsigned zr_local_agree_to_leave(struct zr_local_world *local, const struct zr_launch_replicas *options,
-                                 const bool *wants)
+                                 const uint8_t *wants)
 {
     const unsigned count = local->world / (options->inner * options->outer);
+    uint8_t replica_wants[ZR_MAX_WORLD] = {ZR_LOCAL_REMAINS};
     unsigned leaving = 0;
-    for (unsigned d = 0; d < count; d++) {
-        bool leaves = false;
-        for (unsigned r = 0; r < local->world; r++)
-            leaves |= wants[r] && r / options->inner % count == d;
-        leaves = leaves && d > 0 && count - leaving > options->least;
-        atomic_store(&local->leaving[d], leaves);
-        leaving += leaves;
+    for (unsigned r = 0; r < local->world; r++) {
+        const unsigned d = r / options->inner % count;
+        replica_wants[d] = wants[r] > replica_wants[d] ? wants[r] : replica_wants[d];
+        atomic_store(&local->leaving[d], false);
     }
-    if (leaving == 0) {
-        atomic_store(&local->leaves, false);
-        atomic_store(&local->resize_wanted, false);
-    }
+    for (uint8_t why = ZR_LOCAL_STANDS_IN; why > ZR_LOCAL_REMAINS; why--)
+        for (unsigned d = 1; d < count && count - leaving > options->least; d++)
+            if (replica_wants[d] == why) {
+                atomic_store(&local->leaving[d], true);
+                leaving++;
+            }
+    if (leaving == 0)
+        forget_gathered(local);
     return leaving;
 }
 
@@ -226,7 +242,7 @@ static void follow_agreement(struct zr_replicas *replicas)
         replicas->leaves[d] = atomic_load(&replicas->local->leaving[d]);
         replicas->leaving += replicas->leaves[d];
     }
-    atomic_store(&replicas->local->leaves, false);
+    forget_gathered(replicas->local);
 }
 
 /* The pids of the world before, which the new one replaces. */

@@ -965,8 +965,11 @@ static zr_result run(struct loop *loop, struct zr_local_world *local, unsigned r
     if (result != ZR_OK)
         return result;
     const bool continues = zr_engine_recovered(loop->rank.state.engine);
-    const bool moves = !continues && zr_local_is_moved(local);
-    result = zr_moved_read_course(&loop->moved, &loop->rank);
+    bool moves = false;
+    if (!continues)
+        result = zr_moved_find(&loop->rank, &moves);
+    if (result == ZR_OK)
+        result = zr_moved_read_course(&loop->moved, &loop->rank);
     if (result == ZR_OK && moves)
         zr_saves_take_course(&loop->saves, &loop->moved.course);
     else if (result == ZR_OK)

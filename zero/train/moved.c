@@ -59,35 +59,59 @@ static zr_result write_course(const struct zr_history *history, const struct zr_
 
 /* ---- Launchers with memory of their own ---------------------------------------------------------------- */
 
-static zr_result share_all(const struct zr_rank *rank)
+static zr_result share(const struct zr_rank *rank, bool next, struct zr_spread_part how)
 {
     zr_result result = ZR_OK;
     for (unsigned part = 0; part < PARTS && zr_train_is_apart(rank->config) && result == ZR_OK; part++) {
-        const struct zr_file file = borrow(rank->local, (enum part)part, true);
-        result = zr_spread(rank, &file);
+        const struct zr_file file = borrow(rank->local, (enum part)part, next);
+        result = zr_spread(rank, &file, how);
     }
     return result;
 }
 
 /* Nothing of an earlier change stays in memory that each launcher fills. */
-static zr_result clear(const struct zr_rank *rank)
+static zr_result clear(const struct zr_rank *rank, bool next)
 {
     zr_result result = ZR_OK;
     for (unsigned part = 0; part < PARTS && zr_train_is_apart(rank->config) && result == ZR_OK; part++) {
-        const struct zr_file file = borrow(rank->local, (enum part)part, true);
+        const struct zr_file file = borrow(rank->local, (enum part)part, next);
         result = zr_file_resize(&file, 0);
     }
+    return result;
+}
+
+zr_result zr_moved_find(const struct zr_rank *rank, bool *moves)
+{
+    const bool mine = zr_local_is_moved(rank->local);
+    bool all[ZR_MAX_WORLD], some_lack = false;
+    unsigned from = rank->config->world;
+    *moves = mine;
+    if (!zr_train_is_apart(rank->config) || zr_local_restarts(rank->local) == 0)
+        return ZR_OK;
+    zr_result result = zr_comm_host_all_gather(rank->comm, &mine, sizeof mine, all);
+    for (unsigned r = rank->config->world; r-- > 0 && result == ZR_OK;) {
+        from = all[r] ? r : from;
+        some_lack |= !all[r];
+    }
+    *moves = from < rank->config->world;
+    if (result != ZR_OK || !*moves || !some_lack)
+        return result;
+    result = zr_comm_all_status(rank->comm, mine ? ZR_OK : clear(rank, false));
+    if (result == ZR_OK)
+        result = share(rank, false, (struct zr_spread_part){.gives = rank->rank == from, .takes = !mine});
+    if (result == ZR_OK)
+        atomic_store(&rank->local->moved, 1);
     return result;
 }
 
 zr_result zr_moved_agree(const struct zr_rank *rank, bool *changes)
 {
     const struct zr_launch_replicas replicas = zr_train_launch_replicas(rank->config);
-    bool mine, all[ZR_MAX_WORLD];
+    uint8_t mine, all[ZR_MAX_WORLD];
     *changes = true;
     if (!zr_train_is_apart(rank->config))
         return ZR_OK;
-    mine = atomic_load(&rank->local->leaves);
+    mine = zr_local_gather_leave(rank->local);
     zr_result result = zr_comm_host_all_gather(rank->comm, &mine, sizeof mine, all);
     if (result == ZR_OK)
         *changes = zr_local_agree_to_leave(rank->local, &replicas, all) > 0;
@@ -113,13 +137,13 @@ zr_result zr_moved_write(struct zr_saves *saves, const struct zr_history *histor
     name_state(path, rank->local, true);
     const struct zr_checkpoint checkpoint = zr_saves_checkpoint(saves, path, moved->step);
     zr_local_busy(rank->local, rank->rank, true);
-    zr_result result = zr_comm_all_status(rank->comm, clear(rank));
+    zr_result result = zr_comm_all_status(rank->comm, clear(rank, true));
     if (result == ZR_OK)
         result = zr_checkpoint_write_state(&checkpoint);
     if (result == ZR_OK)
         result = zr_comm_all_status(rank->comm, rank->rank == 0 ? write_course(history, moved) : ZR_OK);
     if (result == ZR_OK)
-        result = share_all(rank);
+        result = share(rank, true, (struct zr_spread_part){.gives = true, .takes = true});
     zr_local_busy(rank->local, rank->rank, false);
     return result;
 }

@@ -27,6 +27,10 @@ void zr_sizes_add(struct zr_sizes *sizes, uint64_t step, unsigned replicas);
  * history. Collective, with the same result on all ranks; between steps. ZR_ERR_IO: no memory is left for it.
  */
 zr_result zr_moved_write(struct zr_saves *saves, const struct zr_history *history, struct zr_moved *moved);
+/* *moves: the state of the last change is in the launchers' memory, as long as kept memory may have none.
+ * After a restart over a rendezvous, launchers that were not there for the change get it from another one.
+ * Collective, with the same result on all ranks. Errors of zr_spread(). */
+zr_result zr_moved_find(const struct zr_rank *rank, bool *moves);
 /* The course of the last change of this run; without one *out is unchanged. Collective. */
 zr_result zr_moved_read_course(struct zr_moved *out, const struct zr_rank *rank);
 /* Over a rendezvous events reach single launchers: the ranks agree on the replicas that leave. *changes: some
@@ -43,10 +47,14 @@ zr_result zr_moved_end(const struct zr_rank *rank);
 
 /* spread.c: files in memory of several launchers get the same contents.
  *
- * Each rank has written parts of a file of its own, which was empty: afterwards each file has the parts of
- * all. Parts of two ranks that overlap are equal there. Takes 128 KiB of the heap, and 16 bytes per 64 KiB
+ * Ranks that give have written parts of a file of their own: afterwards each file of the ranks that take,
+ * which was empty but for their own parts, has the parts of all. Parts of two ranks that overlap are equal
+ * there. Takes 128 KiB of the heap, and 16 bytes per 64 KiB
  * that this rank has written. Collective, with the same result on all ranks. ZR_ERR_IO: no memory is left for
  * the file. ZR_ERR_HOST_MEMORY, and errors of zr_comm_wait(). */
-zr_result zr_spread(const struct zr_rank *rank, const struct zr_file *file);
+struct zr_spread_part {
+    bool gives, takes;
+};
+zr_result zr_spread(const struct zr_rank *rank, const struct zr_file *file, struct zr_spread_part part);
 
 #endif

@@ -47,6 +47,7 @@ static zr_result add(const struct zr_file *file, struct zr_file_extent extent, c
 struct spread {
     const struct zr_rank *rank;
     const struct zr_file *file;
+    struct zr_spread_part part;
     struct written written;
     unsigned char *room; /* [2][PIECE_BYTES] */
 };
@@ -74,16 +75,17 @@ static zr_result bring(const struct spread *spread, unsigned root)
             &ticket);
         if (result == ZR_OK)
             result = zr_comm_wait(rank->comm, ticket);
-        if (result == ZR_OK && failed == ZR_OK && rank->rank != root)
+        if (result == ZR_OK && failed == ZR_OK && rank->rank != root && spread->part.takes)
             failed = add(file, all[root], room, room + PIECE_BYTES);
     }
     return result == ZR_OK ? failed : result;
 }
 
-zr_result zr_spread(const struct zr_rank *rank, const struct zr_file *file)
+zr_result zr_spread(const struct zr_rank *rank, const struct zr_file *file, struct zr_spread_part part)
 {
-    struct spread spread = {.rank = rank, .file = file, .room = zr_heap_alloc((size_t)2 * PIECE_BYTES)};
-    zr_result result = list(&spread.written, file);
+    struct spread spread = {
+        .rank = rank, .file = file, .part = part, .room = zr_heap_alloc((size_t)2 * PIECE_BYTES)};
+    zr_result result = part.gives ? list(&spread.written, file) : ZR_OK;
     if (result == ZR_OK && !spread.room)
         result = ZR_ERR_HOST_MEMORY;
     result = zr_comm_all_status(rank->comm, result);

@@ -157,17 +157,24 @@ static bool lost(struct zr_local_world *local)
         if (loss == ZR_TCP_ALL_THERE)
             nap(LOOK_NS);
     }
-    return loss == ZR_TCP_RANK_LOST || atomic_load(&local->restarting);
+    return loss == ZR_TCP_RANK_LOST || loss == ZR_TCP_RANK_RETURNS || atomic_load(&local->restarting);
 }
 
-/* Leaves the old world with all its ranks, after which each has what it needs for the next one. */
-static zr_result part_in_peace(void)
+/* Leaves the old world with all its ranks, after which each has what it needs for the next one. A rank that
+ * is lost here is replaced in the next world, unless another one has lost it before: that one does not know
+ * that the state is complete, and all stay in the old world. */
+static zr_result part_in_peace(struct zr_local_world *local, char *words)
 {
     zr_message_leave();
     tcp.open = false;
-    if (tcp.transport.close(&tcp.transport) == 0)
+    const enum zr_tcp_loss loss = zr_tcp_part(&tcp.transport, words);
+    if (loss == ZR_TCP_RANK_RETURNS)
+        zr_local_undo_move(local);
+    if (loss != ZR_TCP_RANK_FAILED)
         return ZR_OK;
-    return zr_fail(ZR_ERR_PEER, "a change of size: %s", tcp.transport.why);
+    zr_local_log("rank %u: %s", tcp.options.rank, words);
+    zr_local_message_logged(local);
+    return zr_fail(ZR_ERR_PEER, "%s", words);
 }
 
 /* Closes all connections, so that each other rank sees a loss too, and makes them again. */
@@ -177,7 +184,7 @@ static zr_result rejoin(struct zr_local_world *local, unsigned rank)
     const unsigned sizes = zr_local_sizes(local);
     zr_result result = ZR_OK;
     if (tcp.open && atomic_load(&local->resizing))
-        result = part_in_peace();
+        result = part_in_peace(local, words);
     else if (tcp.open)
         zr_tcp_find_loss(&tcp.transport, words);
     disconnect(false);
@@ -275,8 +282,8 @@ static int watch_rank(const struct zr_launch_options *options, unsigned rank,
     zr_local_sockets_clear(&part.sockets);
     if (zr_local_control_make(&part.control, options->world) == ZR_OK) {
         part.control.local->apart = options->replicas.inner > 0;
-        part.stands_in = from != NULL;
         if (from) {
+            part.control.local->leaves = ZR_LOCAL_STANDS_IN;
             zr_local_set_world(part.control.local, from->world);
             atomic_store(&part.control.local->sizes, atomic_load(&from->sizes));
         }

@@ -95,8 +95,8 @@ struct zr_tcp_peer {
     unsigned small_open;            /* small messages of the peer that have not been credited */
     unsigned small_received;        /* of them, those that a receive has taken */
     unsigned envelopes;             /* announcements of the peer without a receive */
-    bool lost, left, failed, draining; /* left, failed: the peer has said BYE, without or with a failure */
-    uint64_t heard_ns, said_ns;        /* on the transport's clock */
+    bool lost, left, failed, returns, draining; /* left, failed, returns: the peer has said BYE, see wire.h */
+    uint64_t heard_ns, said_ns;                 /* on the transport's clock */
     char host[ZR_TCP_HOST_BYTES], why[ZR_TRANSPORT_WHY_BYTES];
 };
 
@@ -140,8 +140,8 @@ void zr_tcp_destroy(struct zr_tcp *tcp);
 /* streams.c: reads and writes what the connections take, and tests for lost peers. Waits for up to wait_ms
  * for the first event. Caller holds the lock. */
 void zr_tcp_progress(struct zr_tcp *tcp, int wait_ms);
-/* Says to each other rank, as far as its connection takes it, that this rank leaves, or fails. */
-void zr_tcp_say_bye(struct zr_tcp *tcp, bool fails);
+/* Says to each other rank, as far as its connection takes it, why this rank leaves. */
+void zr_tcp_say_bye(struct zr_tcp *tcp, enum zr_tcp_bye why);
 /* Queues a frame on a peer's first connection and writes what the connection takes. */
 void zr_tcp_post(struct zr_tcp *tcp, unsigned peer, struct zr_tcp_item *item);
 /* Writes what the peer's connections take. */

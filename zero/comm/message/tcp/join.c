@@ -89,12 +89,11 @@ static void give_up(struct join *join, struct door *door, const char *why)
     close_door(door);
 }
 
-/* Whether the other side of a connection has closed it. */
+/* Whether the other side of a connection has closed it; data may be left to read. */
 static bool is_closed(int fd)
 {
-    char byte;
-    ssize_t got = zr_receive_bytes(fd, &byte, 1, MSG_DONTWAIT | MSG_PEEK);
-    return got == 0 || (got < 0 && errno != EAGAIN && errno != EINTR);
+    struct pollfd closed = {.fd = fd, .events = POLLRDHUP};
+    return zr_poll(&closed, 1, 0) > 0;
 }
 
 /* The other side has ended the connection. */
@@ -531,28 +530,53 @@ static void attend(struct join *join)
     close_late(join);
 }
 
+/* Whether a connection of a rank is missing, of the first `wires`. */
+static bool lacks(const struct zr_tcp *tcp, unsigned p, unsigned wires)
+{
+    unsigned i = 0;
+    while (i < wires && p != tcp->rank && tcp->peers[p].streams[i].fd >= 0)
+        i++;
+    return i < wires && p != tcp->rank;
+}
+
 /* The first rank with a missing connection; world: none. */
 static unsigned first_missing(const struct join *join)
 {
-    const struct zr_tcp *tcp = join->tcp;
-    for (unsigned p = 0; p < tcp->world; p++)
-        for (unsigned i = 0; i < zr_tcp_wires(tcp) && p != tcp->rank; i++)
-            if (tcp->peers[p].streams[i].fd < 0)
-                return p;
-    return tcp->world;
+    unsigned p = 0;
+    while (p < join->tcp->world && !lacks(join->tcp, p, zr_tcp_wires(join->tcp)))
+        p++;
+    return p;
+}
+
+/* A rank may be lost before the table was sent or after it. */
+static void note_missing(const struct join *join)
+{
+    for (unsigned p = 1; join->options->missing && join->tcp->rank == 0 && p < join->tcp->world; p++)
+        join->options->missing[p] = lacks(join->tcp, p, join->known ? zr_tcp_wires(join->tcp) : 1);
 }
 
 static zr_result fail_late(const struct join *join)
 {
     char strangers[80] = "";
-    for (unsigned p = 1; join->options->missing && join->tcp->rank == 0 && p < join->tcp->world; p++)
-        join->options->missing[p] = join->tcp->peers[p].streams[0].fd < 0;
     if (join->strangers > 0)
         snprintf(strangers, sizeof strangers, "; %u connections without the secret were closed",
                  join->strangers);
     return zr_fail(ZR_ERR_UNAVAILABLE, "--comm tcp: rank %u has not joined the run at %s in time%s%s%s",
                    first_missing(join), join->options->rendezvous, join->why[0] ? ": " : "", join->why,
                    strangers);
+}
+
+/* After the loss of a rank: one that had connected is lost while the others connect. They need not wait until
+ * it is silent for too long. */
+static zr_result check_lost(const struct join *join)
+{
+    const struct zr_local_world *local = join->options->local;
+    const bool again = local && atomic_load(&local->restarts) > 0;
+    for (unsigned p = 0; again && join->known && p < join->tcp->world; p++)
+        if (join->tcp->peers[p].streams[0].fd >= 0 && is_closed(join->tcp->peers[p].streams[0].fd))
+            return zr_fail(ZR_ERR_PEER, "--comm tcp: rank %u on host %s was lost while the ranks connected",
+                           p, join->table[p].host);
+    return ZR_OK;
 }
 
 /* Whether the ranks may still connect. */
@@ -568,7 +592,7 @@ static zr_result check_time(const struct join *join)
         return zr_fail(ZR_ERR_PEER, "--comm tcp: rank %u on host %s does not connect%s%s",
                        first_missing(join), join->table[first_missing(join)].host, join->why[0] ? ": " : "",
                        join->why);
-    return ZR_OK;
+    return check_lost(join);
 }
 
 /* Keeps names and hosts of the ranks. */
@@ -645,6 +669,8 @@ zr_result zr_tcp_join(struct zr_tcp *tcp, const struct zr_tcp_options *options)
     }
     if (result == ZR_OK)
         name_peers(join);
+    else
+        note_missing(join);
     for (unsigned i = 0; i < DOORS; i++)
         if (join->doors[i].phase != CLOSED)
             close_door(&join->doors[i]);

@@ -625,11 +625,15 @@ bool zr_tcp_take_frame(struct zr_tcp *tcp, struct zr_tcp_stream *stream, const c
         take_withdrawal(tcp, stream);
         return true;
     case ZR_TCP_BYE:
-        peer->failed = frame->tag == 1;
-        peer->left = !peer->failed;
+        *why = "a BYE of an unknown kind";
+        peer->left = frame->tag == ZR_TCP_BYE_LEAVES;
+        peer->failed = frame->tag == ZR_TCP_BYE_FAILS;
+        peer->returns = frame->tag == ZR_TCP_BYE_RETURNS;
         if (peer->failed)
             zr_tcp_lose(tcp, stream->peer, "has failed and ends the run");
-        return true;
+        if (peer->returns)
+            zr_tcp_lose(tcp, stream->peer, "has closed its connection: it has lost a rank");
+        return peer->left || peer->failed || peer->returns;
     case ZR_TCP_BEAT:
     case ZR_TCP_KINDS:
         break;

@@ -175,10 +175,10 @@ void zr_tcp_write(struct zr_tcp *tcp, unsigned p)
         write_stream(tcp, &tcp->peers[p].streams[i]);
 }
 
-void zr_tcp_say_bye(struct zr_tcp *tcp, bool fails)
+void zr_tcp_say_bye(struct zr_tcp *tcp, enum zr_tcp_bye why)
 {
     for (unsigned p = 0; p < tcp->world; p++) {
-        tcp->peers[p].bye.frame.tag = fails;
+        tcp->peers[p].bye.frame.tag = why;
         if (p != tcp->rank && !tcp->peers[p].lost)
             zr_tcp_post(tcp, p, &tcp->peers[p].bye);
     }
@@ -263,7 +263,7 @@ static void tick(struct zr_tcp *tcp)
         return;
     tcp->ticked_ns = tcp->clock_ns;
     if (is_ending(tcp) && !tcp->closing)
-        zr_tcp_say_bye(tcp, true);
+        zr_tcp_say_bye(tcp, ZR_TCP_BYE_FAILS);
     for (unsigned p = 0; p < tcp->world; p++) {
         struct zr_tcp_peer *peer = &tcp->peers[p];
         if (p == tcp->rank || peer->lost)

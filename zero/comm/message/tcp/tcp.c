@@ -151,28 +151,37 @@ void zr_tcp_destroy(struct zr_tcp *tcp)
 void zr_tcp_abort(struct zr_transport *transport, bool fails)
 {
     struct zr_tcp *tcp = of(transport);
-    if (fails) {
-        pthread_mutex_lock(&tcp->lock);
-        zr_tcp_say_bye(tcp, true);
-        pthread_mutex_unlock(&tcp->lock);
-    }
+    pthread_mutex_lock(&tcp->lock);
+    if (!tcp->closing)
+        zr_tcp_say_bye(tcp, fails ? ZR_TCP_BYE_FAILS : ZR_TCP_BYE_RETURNS);
+    pthread_mutex_unlock(&tcp->lock);
     zr_tcp_destroy(tcp);
     transport->state = NULL;
+}
+
+/* `parts`: ranks that have left are not lost. */
+static enum zr_tcp_loss find_loss(struct zr_tcp *tcp, bool parts, char *words)
+{
+    enum zr_tcp_loss loss = ZR_TCP_ALL_THERE;
+    for (unsigned p = 0; p < tcp->world; p++) {
+        const struct zr_tcp_peer *peer = &tcp->peers[p];
+        const enum zr_tcp_loss its = !peer->lost || (parts && peer->left) ? ZR_TCP_ALL_THERE
+                                     : peer->failed                       ? ZR_TCP_RANK_FAILED
+                                     : peer->returns                      ? ZR_TCP_RANK_RETURNS
+                                                                          : ZR_TCP_RANK_LOST;
+        if (its > loss)
+            snprintf(words, ZR_TRANSPORT_WHY_BYTES, "%s", peer->why);
+        loss = its > loss ? its : loss;
+    }
+    return loss;
 }
 
 enum zr_tcp_loss zr_tcp_find_loss(struct zr_transport *transport, char *words)
 {
     struct zr_tcp *tcp = of(transport);
-    enum zr_tcp_loss loss = ZR_TCP_ALL_THERE;
     pthread_mutex_lock(&tcp->lock);
     zr_tcp_progress(tcp, 0);
-    for (unsigned p = 0; p < tcp->world && loss != ZR_TCP_RANK_FAILED; p++) {
-        const struct zr_tcp_peer *peer = &tcp->peers[p];
-        if (!peer->lost || (loss == ZR_TCP_RANK_LOST && !peer->failed))
-            continue;
-        loss = peer->failed ? ZR_TCP_RANK_FAILED : ZR_TCP_RANK_LOST;
-        snprintf(words, ZR_TRANSPORT_WHY_BYTES, "%s", peer->why);
-    }
+    const enum zr_tcp_loss loss = find_loss(tcp, false, words);
     pthread_mutex_unlock(&tcp->lock);
     return loss;
 }
@@ -186,23 +195,25 @@ static bool all_left(const struct zr_tcp *tcp)
     return true;
 }
 
-static int tcp_close(struct zr_transport *transport)
+enum zr_tcp_loss zr_tcp_part(struct zr_transport *transport, char *words)
 {
     struct zr_tcp *tcp = of(transport);
-    int failed = 0;
     pthread_mutex_lock(&tcp->lock);
-    zr_tcp_say_bye(tcp, false);
+    zr_tcp_say_bye(tcp, ZR_TCP_BYE_LEAVES);
     while (!all_left(tcp)) {
         pthread_mutex_unlock(&tcp->lock);
         pthread_mutex_lock(&tcp->lock);
         zr_tcp_progress(tcp, CLOSE_WAIT_MS);
     }
-    for (unsigned p = 0; p < tcp->world && !failed; p++)
-        if (tcp->peers[p].lost && !tcp->peers[p].left)
-            failed = say_why(tcp, tcp->peers[p].why);
+    const enum zr_tcp_loss loss = find_loss(tcp, true, words);
     pthread_mutex_unlock(&tcp->lock);
     zr_tcp_abort(transport, false);
-    return failed;
+    return loss;
+}
+
+static int tcp_close(struct zr_transport *transport)
+{
+    return zr_tcp_part(transport, transport->why) == ZR_TCP_ALL_THERE ? 0 : -1;
 }
 
 static void init_peer(struct zr_tcp *tcp, unsigned p)

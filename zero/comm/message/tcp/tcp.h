@@ -27,7 +27,8 @@ struct zr_tcp_options {
      * the last one has arrived, or if `restarting` is set: the caller repeats it. NULL: a lost rank ends the
      * run. */
     struct zr_local_world *local;
-    bool *missing; /* [world], set on rank 0 for each rank that did not arrive in time; NULL: not needed */
+    bool *missing; /* [world], set on rank 0 after a failure, for each rank without all connections; NULL: not
+                      needed */
     unsigned char secret[ZR_TCP_SECRET_BYTES];
 };
 
@@ -35,14 +36,17 @@ struct zr_tcp_options {
  * refuses this rank. ZR_ERR_UNAVAILABLE: a rank did not arrive in time, the secrets differ, or the system
  * refuses sockets. ZR_ERR_PEER: a rank was lost meanwhile. */
 zr_result zr_tcp_open(struct zr_transport *out, const struct zr_tcp_options *options);
-/* Ends an open transport without waiting for other ranks, which count this rank as lost. `fails`: and this
- * rank ends the run. */
+/* Ends an open transport without waiting for other ranks, which count this rank as lost. `fails`: this rank
+ * ends the run; else it meets the others again. */
 void zr_tcp_abort(struct zr_transport *transport, bool fails);
 
-/* The first lost rank in the order of ranks, and its loss in words of ZR_TRANSPORT_WHY_BYTES; a rank that has
- * said that it fails comes first. */
-enum zr_tcp_loss { ZR_TCP_ALL_THERE = 0, ZR_TCP_RANK_LOST, ZR_TCP_RANK_FAILED };
+/* The first lost rank in the order of ranks, and its loss in words of ZR_TRANSPORT_WHY_BYTES. A rank that has
+ * said that it fails comes first, then one that has ended its transport because it has lost a rank. */
+enum zr_tcp_loss { ZR_TCP_ALL_THERE = 0, ZR_TCP_RANK_LOST, ZR_TCP_RANK_RETURNS, ZR_TCP_RANK_FAILED };
 enum zr_tcp_loss zr_tcp_find_loss(struct zr_transport *transport, char *words);
+/* Ends an open transport together with all other ranks, as its close() does. Ranks that leave too are not
+ * lost; `words` is unchanged if there are no others. */
+enum zr_tcp_loss zr_tcp_part(struct zr_transport *transport, char *words);
 
 /* A listening socket at HOST:PORT (a port of 0: any), and its address as text of ZR_TCP_ADDRESS_BYTES. */
 enum { ZR_TCP_ADDRESS_BYTES = 300 };

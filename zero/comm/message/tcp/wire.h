@@ -22,7 +22,7 @@
 #include <stdint.h>
 
 enum {
-    ZR_TCP_VERSION = 2,
+    ZR_TCP_VERSION = 3,
     ZR_TCP_NONCE_BYTES = 32,
     ZR_TCP_MAC_BYTES = 32,
     ZR_TCP_HOST_BYTES = 64,
@@ -90,9 +90,13 @@ enum zr_tcp_kind {
     ZR_TCP_CREDIT,    /* so many small messages have been received: bytes */
     ZR_TCP_WITHDRAW,  /* the sender has cancelled an announced message: message */
     ZR_TCP_BEAT,      /* the sender lives */
-    ZR_TCP_BYE, /* the sender has left the run: its last frame. Tag 1: it has failed, and ends the run */
+    ZR_TCP_BYE,       /* the sender leaves: its last frame. Tag: enum zr_tcp_bye */
     ZR_TCP_KINDS
 };
+
+/* Why a rank leaves: it has all it needs from the others / it has failed, and ends the run / it has lost a
+ * rank, and meets the others again. */
+enum zr_tcp_bye { ZR_TCP_BYE_LEAVES = 0, ZR_TCP_BYE_FAILS, ZR_TCP_BYE_RETURNS };
 
 struct zr_tcp_frame {
     uint32_t kind, tag;
