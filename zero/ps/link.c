@@ -176,6 +176,7 @@ zr_result zr_ps_link_open(struct zr_ps_link *link, const struct zr_ps_dial *dial
 {
     struct zr_ps_address address;
     link->fd = -1;
+    link->refused = false;
     zr_result result = zr_ps_address_read(&address, dial->address);
     if (result != ZR_OK)
         return result;
@@ -186,15 +187,17 @@ zr_result zr_ps_link_open(struct zr_ps_link *link, const struct zr_ps_dial *dial
     if (link->fd < 0)
         return zr_fail(ZR_ERR_UNAVAILABLE, "no socket: %s", strerrordesc_np(errno));
     int failed = zr_connect(link->fd, &address.any, address.local ? sizeof address.path : address.tcp.bytes);
-    if (failed && errno == EINPROGRESS) {
-        int error = 0;
+    int error = failed ? errno : 0;
+    if (error == EINPROGRESS) {
         socklen_t bytes = sizeof error;
+        error = 0;
         result = await(link, POLLOUT, dial->deadline_ns);
-        if (result == ZR_OK && getsockopt(link->fd, SOL_SOCKET, SO_ERROR, &error, &bytes) == 0 && error != 0)
-            result = end_link(link, strerrordesc_np(error));
-    } else if (failed) {
-        result = end_link(link, strerrordesc_np(errno));
+        if (result == ZR_OK)
+            getsockopt(link->fd, SOL_SOCKET, SO_ERROR, &error, &bytes);
     }
+    link->refused = error == ECONNREFUSED || error == ENOENT;
+    if (result == ZR_OK && error != 0)
+        result = end_link(link, strerrordesc_np(error));
     if (result == ZR_OK && !address.local) {
         zr_tcp_tune(link->fd, SILENCE_NS);
         result = shake_hands(link, dial);

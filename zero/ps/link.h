@@ -22,7 +22,8 @@ struct zr_ps_address {
 };
 
 struct zr_ps_link {
-    int fd; /* -1: closed */
+    int fd;       /* -1: closed */
+    bool refused; /* the last attempt to open it: no server listens */
     uint64_t sent_bytes, received_bytes;
     void (*wait)(void *state); /* called every ZR_PS_WAIT_MS while a call waits; NULL: none */
     void *state;

@@ -218,6 +218,8 @@ struct zr_ps_worker_options {
     zr_arena *arena;              /* host memory; borrowed */
     uint64_t timeout_ns;          /* of a call, reconnections included; 0: 60 s. A call that the timing or a
                                    * replica holds back waits, as long as the server says every second that it lives */
+    bool leaves; /* for zr_ps_leave() of a worker that may have left: a server at whose addresses no server
+                  * listens has ended, and is not asked */
 };
 
 /* Connects to all servers. A worker that replaces a killed one of the same number continues with its clock

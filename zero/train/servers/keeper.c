@@ -31,14 +31,18 @@ struct keeper {
 };
 
 /* A socket that any process has open accepts connections to a server that has died. */
+static void close_listener(struct zr_served_run *run, unsigned server)
+{
+    if (run->listeners[server] >= 0)
+        close(run->listeners[server]);
+    run->listeners[server] = -1;
+}
+
 static void close_listeners(struct zr_served_run *run, unsigned except)
 {
-    for (unsigned s = 0; s < run->count; s++) {
-        if (s == except || run->listeners[s] < 0)
-            continue;
-        close(run->listeners[s]);
-        run->listeners[s] = -1;
-    }
+    for (unsigned s = 0; s < run->count; s++)
+        if (s != except)
+            close_listener(run, s);
 }
 
 /* Whether a server has the state of its tables, as the board says. */
@@ -124,6 +128,8 @@ static void reap(struct keeper *keeper)
         keeper->alive--;
         keeper->ended[s] = WIFEXITED(*status) && WEXITSTATUS(*status) == ZR_EXIT_OK;
         keeper->lost[s] = !keeper->ended[s];
+        if (keeper->ended[s])
+            close_listener(keeper->run, s);
     }
     for (unsigned s = 0; s < count; s++)
         keeper->lost[s] = keeper->lost[s] && !lose(keeper, s);
