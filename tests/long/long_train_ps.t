@@ -49,6 +49,22 @@ ok(code == 0 and "its other copy continues" in err and report["loss_hex"] == who
 for kill in range(5):
     code, err, report = interrupted(lambda process, servers: os.kill(draws.choice(servers), signal.SIGKILL), max_restarts=1, worker_sleep=draws.randrange(5, 20))
     ok(code == 0 and "a successor continues" in err and report["loss_hex"] == whole, f"kill {kill}: the losses of a whole run") or note(err[-600:])
+
+# The stopped server sends its state to no new replica, and it is killed: nothing has the state.
+log = path("log-joins.jsonl")
+process = subprocess.Popen([ZR_TRAIN] + arguments(**{**SHAPE, **PS, "servers": 1, "replicas": 1, "max_restarts": 3, "steps": 60, "data": text_file(),
+                                                     "log": log, "worker_sleep": 10}), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+in_steps(log)
+server, replica = [grandchild for child in children(process.pid) for grandchild in children(child)]
+os.kill(server, signal.SIGSTOP)
+os.kill(replica, signal.SIGKILL)
+for line in process.stderr:
+    if "gets a new replica" in line:
+        break
+os.kill(server, signal.SIGKILL)
+code, err = finish(process, 40)
+ok(code not in (0, None) and "no other copy has its state" in err, "a server killed before its new replica has the state ends the run") or note(f"{code} {err[-900:]}")
+
 for timing in ("sync", "async", "half-async", "ssp:3", "geo:4"):
     saved = path(f"saved-{timing}")
     code, err, report = interrupted(lambda process, servers: process.send_signal(signal.SIGTERM), ps=timing, worker_sleep="10,10,30", save=saved)

@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 sys.path.insert(0, "tests/support")
-from zrtest import ZR_TRAIN, arguments, children, done, finish, in_steps, note, ok, path, same, start_quickly, text_file, train
+from zrtest import ZR_TRAIN, arguments, children, done, finish, in_steps, note, ok, path, same, start_quickly, text_file, train, wait_for
 
 start_quickly()
 SHAPE = dict(ranks=2, steps=24, eval_every=8, clip=0, threads=1, layers=1, hidden=32, heads=2, seq=16, batch=2)
@@ -43,6 +43,16 @@ while least + 1 < beyond:
 for nth in range(beyond - 12, beyond):
     run = killed(nth)
     ok(run.code == 0 and run.err.count("rank 0") == 1 and run.losses == whole.losses[:1], f"worker 0 is killed at message {nth - beyond} from the last") or note(run.err[-600:])
+
+# Between its LEAVEs to two servers, of which the first one ends before the stopped launcher replaces the worker.
+process = subprocess.Popen([ZR_TRAIN] + arguments(**{**SHAPE, **PS, "steps": 1, "eval_every": 0, "data": text_file(), "max_restarts": 2, "worker_sleep": 300}),
+                           env={**os.environ, "ZR_FAULT": f"ps_message:{beyond - 6}"}, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+wait_for(lambda: len(children(process.pid)) == 3)
+os.kill(process.pid, signal.SIGSTOP)
+ended = wait_for(lambda: sum(len(children(child)) for child in children(process.pid)) == 1)
+os.kill(process.pid, signal.SIGCONT)
+code, err = finish(process, 60)
+ok(ended and code == 0 and "replaces it" in err, "a worker leaves the server that has not ended") or note(f"{code} {err[-900:]}")
 
 for timing in ("sync", "async", "half-async", "geo:3"):
     log = path(f"log-{timing}.jsonl")

@@ -3,7 +3,6 @@
  *
  * Small parts of the state are collected in a buffer, which is sent behind its length; larger ones are sent
  * as they are. Both sides know the sizes, so both know which is which. */
-#include <errno.h>
 #include <string.h>
 #include <sys/epoll.h>
 
@@ -35,6 +34,8 @@ static zr_result move_bytes(struct zr_ps_link *link, bool sends, void *data, siz
     for (size_t at = 0, n; at < bytes && result == ZR_OK; at += n) {
         n = bytes - at < PIECE_BYTES ? bytes - at : PIECE_BYTES;
         struct iovec part = {(char *)data + at, n};
+        if (link->wait)
+            link->wait(link->state);
         const uint64_t deadline_ns = zr_os_now_ns() + SILENCE_NS;
         result = sends ? zr_ps_link_send(link, &part, 1, deadline_ns)
                        : zr_ps_link_receive(link, part.iov_base, n, deadline_ns);
@@ -118,28 +119,21 @@ static zr_result send_state(zr_ps_server *server, struct zr_ps_link *link)
     return result;
 }
 
-/* A replica sends only answers, so there is nothing to read. */
-static bool has_replica(struct zr_ps_link *link)
-{
-    char byte;
-    return link->fd >= 0 && zr_receive_bytes(link->fd, &byte, 1, 0) < 0 && errno == EAGAIN;
-}
-
 void zr_ps_join_accept(zr_ps_server *server, struct zr_ps_session *session)
 {
     const uint64_t begin_ns = zr_os_now_ns();
-    if (has_replica(&server->replica)) {
+    struct zr_ps_link link = {.fd = session->fd, .wait = zr_ps_server_wait, .state = server};
+    struct epoll_event event = {.events = EPOLLIN | EPOLLRDHUP, .data.ptr = &server->replica};
+    if (zr_ps_session_has_replica(server) || server->replaced) {
         zr_ps_session_close(server, session);
         return;
     }
-    struct zr_ps_link link = {.fd = session->fd};
-    server->state.lost_replicas += server->replica.fd >= 0;
-    zr_ps_link_close(&server->replica);
     epoll_ctl(server->epoll, EPOLL_CTL_DEL, session->fd, NULL);
     session->phase = ZR_PS_FREE;
     server->state.joined_replicas++; /* the replica counts itself */
     if (send_state(server, &link) == ZR_OK) {
         server->replica = link;
+        epoll_ctl(server->epoll, EPOLL_CTL_ADD, link.fd, &event);
         server->awaits_ns = 0;
     } else {
         server->state.joined_replicas--;
@@ -193,9 +187,10 @@ zr_result zr_ps_join(zr_ps_server *server, const char *primary)
     const uint64_t deadline_ns = zr_os_now_ns() + JOIN_NS;
     const struct zr_ps_dial dial = {primary, server->setup.has_secret ? server->setup.secret : NULL,
                                     deadline_ns};
-    struct zr_ps_link link;
+    struct zr_ps_link link = {.fd = -1};
     zr_result result = zr_ps_link_open(&link, &dial), asked = result;
     while (result == ZR_OK && (asked = ask(server, &link, deadline_ns)) == ZR_ERR_UNAVAILABLE) {
+        zr_ps_link_close(&link);
         zr_poll(NULL, 0, RETRY_MS);
         if (zr_os_now_ns() >= deadline_ns)
             return zr_fail(ZR_ERR_TIMEOUT, "server %u: the server at %s has a replica", server->store.server,

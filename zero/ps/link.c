@@ -78,21 +78,24 @@ void zr_ps_link_close(struct zr_ps_link *link)
     link->fd = -1;
 }
 
+static const char ended[] = "the connection to a parameter server has ended";
+
 static zr_result end_link(struct zr_ps_link *link, const char *why)
 {
     zr_ps_link_close(link);
-    return zr_fail(ZR_ERR_UNAVAILABLE, "the connection to a parameter server has ended: %s", why);
+    return zr_fail(ZR_ERR_UNAVAILABLE, "%s: %s", ended, why);
 }
 
 /* Waits for an event of the socket. */
 static zr_result await(struct zr_ps_link *link, short events, uint64_t deadline_ns)
 {
-    uint64_t now_ns = zr_os_now_ns();
-    if (now_ns < deadline_ns) {
-        uint64_t left_ms = (deadline_ns - now_ns) / 1000000 + 1;
-        struct pollfd fd = {.fd = link->fd, .events = events};
-        if (zr_poll(&fd, 1, left_ms > INT_MAX ? INT_MAX : (int)left_ms) > 0)
+    struct pollfd fd = {.fd = link->fd, .events = events};
+    for (uint64_t now_ns = zr_os_now_ns(); now_ns < deadline_ns; now_ns = zr_os_now_ns()) {
+        uint64_t left_ms = (deadline_ns - now_ns) / 1000000 + 1, max = link->wait ? ZR_PS_WAIT_MS : INT_MAX;
+        if (zr_poll(&fd, 1, (int)(left_ms < max ? left_ms : max)) > 0)
             return ZR_OK;
+        if (link->wait)
+            link->wait(link->state);
     }
     zr_ps_link_close(link);
     return zr_fail(ZR_ERR_TIMEOUT, "a parameter server did not answer in time");
@@ -111,8 +114,11 @@ zr_result zr_ps_link_send(struct zr_ps_link *link, struct iovec *parts, unsigned
         }
         ssize_t sent = zr_send(
             link->fd, &(struct msghdr){.msg_iov = parts, .msg_iovlen = count < IOV_MAX ? count : IOV_MAX}, 0);
-        if (sent < 0 && errno != EAGAIN)
-            return end_link(link, strerrordesc_np(errno));
+        if (sent < 0 && errno != EAGAIN) {
+            result = zr_fail(ZR_ERR_UNAVAILABLE, "%s: %s", ended, strerrordesc_np(errno));
+            shutdown(link->fd, SHUT_RDWR);
+            return result;
+        }
         if (sent < 0)
             result = await(link, POLLOUT, deadline_ns);
         link->sent_bytes += sent > 0 ? (uint64_t)sent : 0;
@@ -170,6 +176,7 @@ zr_result zr_ps_link_open(struct zr_ps_link *link, const struct zr_ps_dial *dial
 {
     struct zr_ps_address address;
     link->fd = -1;
+    link->refused = false;
     zr_result result = zr_ps_address_read(&address, dial->address);
     if (result != ZR_OK)
         return result;
@@ -180,18 +187,22 @@ zr_result zr_ps_link_open(struct zr_ps_link *link, const struct zr_ps_dial *dial
     if (link->fd < 0)
         return zr_fail(ZR_ERR_UNAVAILABLE, "no socket: %s", strerrordesc_np(errno));
     int failed = zr_connect(link->fd, &address.any, address.local ? sizeof address.path : address.tcp.bytes);
-    if (failed && errno == EINPROGRESS) {
-        int error = 0;
+    int error = failed ? errno : 0;
+    if (error == EINPROGRESS) {
         socklen_t bytes = sizeof error;
+        error = 0;
         result = await(link, POLLOUT, dial->deadline_ns);
-        if (result == ZR_OK && getsockopt(link->fd, SOL_SOCKET, SO_ERROR, &error, &bytes) == 0 && error != 0)
-            result = end_link(link, strerrordesc_np(error));
-    } else if (failed) {
-        result = end_link(link, strerrordesc_np(errno));
+        if (result == ZR_OK)
+            getsockopt(link->fd, SOL_SOCKET, SO_ERROR, &error, &bytes);
     }
+    link->refused = error == ECONNREFUSED || error == ENOENT;
+    if (result == ZR_OK && error != 0)
+        result = end_link(link, strerrordesc_np(error));
     if (result == ZR_OK && !address.local) {
         zr_tcp_tune(link->fd, SILENCE_NS);
         result = shake_hands(link, dial);
     }
+    if (result != ZR_OK)
+        zr_ps_link_close(link);
     return result;
 }

@@ -22,9 +22,13 @@ struct zr_ps_address {
 };
 
 struct zr_ps_link {
-    int fd; /* -1: closed */
+    int fd;       /* -1: closed */
+    bool refused; /* the last attempt to open it: no server listens */
     uint64_t sent_bytes, received_bytes;
+    void (*wait)(void *state); /* called every ZR_PS_WAIT_MS while a call waits; NULL: none */
+    void *state;
 };
+enum { ZR_PS_WAIT_MS = 100 };
 
 /* ZR_ERR_INVALID: neither unix:PATH nor HOST:PORT. */
 zr_result zr_ps_address_read(struct zr_ps_address *out, const char *text);
@@ -40,7 +44,8 @@ zr_result zr_ps_link_open(struct zr_ps_link *link, const struct zr_ps_dial *dial
 void zr_ps_link_close(struct zr_ps_link *link);
 
 /* Sends all parts; their contents stay, `parts` does not / receives exactly `bytes`. On failure the link is
- * closed. ZR_ERR_UNAVAILABLE: the connection has ended; ZR_ERR_TIMEOUT. */
+ * closed, but what has arrived before the connection ended may be received after a send that failed.
+ * ZR_ERR_UNAVAILABLE: the connection has ended; ZR_ERR_TIMEOUT. */
 zr_result zr_ps_link_send(struct zr_ps_link *link, struct iovec *parts, unsigned count, uint64_t deadline_ns);
 zr_result zr_ps_link_receive(struct zr_ps_link *link, void *data, size_t bytes, uint64_t deadline_ns);
 

@@ -56,6 +56,7 @@ zr_result zr_ps_peer_open(struct zr_ps_worker *worker, struct zr_ps_peer *peer, 
 {
     const unsigned char *secret = worker->setup.has_secret ? worker->setup.secret : NULL;
     char why[ZR_PS_WHY_BYTES] = ""; /* of the last attempt */
+    unsigned refusals = 0;          /* one after the other */
     zr_result result = ZR_OK;
     for (unsigned attempt = 0;; attempt++) {
         const bool lost = result != ZR_OK; /* the attempt before */
@@ -66,6 +67,10 @@ zr_result zr_ps_peer_open(struct zr_ps_worker *worker, struct zr_ps_peer *peer, 
         zr_result opened = result;
         if (result == ZR_OK)
             result = greet(worker, peer, lost, deadline_ns);
+        refusals = peer->link.refused ? refusals + 1 : 0;
+        peer->ended = worker->leaves && refusals > (peer->addresses[1][0] != 0);
+        if (peer->ended)
+            return ZR_OK;
         const bool late = zr_os_now_ns() >= deadline_ns;
         if (late && (result == ZR_ERR_UNAVAILABLE || (result == ZR_ERR_TIMEOUT && why[0])))
             return zr_fail(ZR_ERR_TIMEOUT, "no connection to the parameter server at %s: %s",
@@ -156,7 +161,9 @@ zr_result zr_ps_peers_exchange(struct zr_ps_worker *worker, const struct zr_ps_f
         deadline_ns = zr_os_now_ns() + worker->timeout_ns;
         while ((result = take_reply(worker, peer, &deadline_ns)) == ZR_ERR_UNAVAILABLE) {
             result = send_again(worker, peer, deadline_ns);
-            if (result != ZR_OK && (result != ZR_ERR_UNAVAILABLE || zr_os_now_ns() >= deadline_ns))
+            result = peer->ended ? ZR_OK : result;
+            if (peer->ended ||
+                (result != ZR_OK && (result != ZR_ERR_UNAVAILABLE || zr_os_now_ns() >= deadline_ns)))
                 break;
         }
         zr_ps_message_point();

@@ -116,6 +116,18 @@ static bool shake(zr_ps_server *server, struct zr_ps_session *session)
     return step != ZR_TCP_FAILS;
 }
 
+/* Whether requests of a client are read. */
+static bool is_read(const struct zr_ps_session *session)
+{
+    return session->phase == ZR_PS_READING && session->known && session->worker != ZR_PS_PRIMARY;
+}
+
+static bool is_whole(const struct zr_ps_session *session)
+{
+    const size_t header = sizeof session->frame;
+    return session->have_bytes >= header && session->have_bytes == header + session->frame.bytes;
+}
+
 /* Reads a part of a request; *whole: it is there. */
 static bool read_request(zr_ps_server *server, struct zr_ps_session *session, bool *whole)
 {
@@ -132,7 +144,7 @@ static bool read_request(zr_ps_server *server, struct zr_ps_session *session, bo
     session->have_bytes += (size_t)bytes;
     if (in_header && session->have_bytes == header && !zr_ps_session_header(server, session))
         return false;
-    *whole = session->have_bytes >= header && session->have_bytes == header + session->frame.bytes;
+    *whole = is_whole(session);
     return true;
 }
 
@@ -162,9 +174,50 @@ static bool write_reply(zr_ps_server *server, struct zr_ps_session *session)
     return true;
 }
 
+/* Of a connection that may be of the request that is being handled: the loop closes it. */
+static void end_session(struct zr_ps_session *session)
+{
+    shutdown(session->fd, SHUT_RDWR);
+    session->have_bytes = 0;
+}
+
+enum zr_ps_told zr_ps_session_tell(zr_ps_server *server, struct zr_ps_session *session,
+                                   const struct zr_ps_frame *frame)
+{
+    const char *from = (const char *)frame;
+    size_t sent = 0;
+    ssize_t bytes = 1;
+    while (session->phase == ZR_PS_WRITING) {
+        size_t before = session->sent_bytes;
+        if (!write_reply(server, session))
+            bytes = -1;
+        else if (session->phase == ZR_PS_WRITING && session->sent_bytes == before)
+            return ZR_PS_NO_ROOM;
+        if (bytes < 0)
+            break;
+    }
+    for (; sent < sizeof *frame && bytes > 0; sent += bytes > 0 ? (size_t)bytes : 0)
+        bytes = moved(zr_send_packet(session->fd, from + sent, sizeof *frame - sent, 0));
+    if (bytes > 0)
+        return ZR_PS_TOLD;
+    if (bytes == 0 && sent == 0)
+        return ZR_PS_NO_ROOM;
+    end_session(session);
+    return ZR_PS_ENDED;
+}
+
 /* ---- The loop ------------------------------------------------------------------------------------------ */
 
-/* Tries held requests until none can be handled: each may allow others. */
+static zr_result take_request(zr_ps_server *server, struct zr_ps_session *session)
+{
+    zr_result result = zr_ps_session_request(server, session);
+    if (session->phase == ZR_PS_HOLDING)
+        watch(server, session, EPOLL_CTL_MOD);
+    return result;
+}
+
+/* Tries held requests, and those that were read while the server waited, until none can be handled: each may
+ * allow others. */
 static zr_result retry_held(zr_ps_server *server)
 {
     zr_result result = ZR_OK;
@@ -174,10 +227,12 @@ static zr_result retry_held(zr_ps_server *server)
         server->held = 0;
         for (unsigned i = 0; i < ZR_PS_SESSIONS && result == ZR_OK; i++) {
             struct zr_ps_session *session = &server->sessions[i];
-            if (session->phase != ZR_PS_HOLDING)
-                continue;
-            result = zr_ps_session_retry(server, session);
-            again |= session->phase != ZR_PS_HOLDING;
+            const enum zr_ps_phase before = session->phase;
+            if (before == ZR_PS_READING && is_whole(session))
+                result = take_request(server, session);
+            else if (before == ZR_PS_HOLDING)
+                result = zr_ps_session_retry(server, session);
+            again |= session->phase != before;
             server->held += session->phase == ZR_PS_HOLDING;
         }
     }
@@ -200,22 +255,37 @@ static void check_strangers(zr_ps_server *server)
     }
 }
 
-/* Tells the clients of held requests that the server lives. A frame that does not fit is left out. */
-static void tell_held(zr_ps_server *server)
+/* Tells clients that the server lives: those of held requests, and if it `waits` for its replica those of all
+ * requests. A frame that does not fit is left out. */
+static void tell_held(zr_ps_server *server, bool waits)
 {
+    const struct zr_ps_frame frame = {.magic = ZR_PS_MAGIC, .kind = ZR_PS_HELD};
     uint64_t now_ns = zr_os_now_ns();
-    if (server->held == 0 || now_ns - server->told_ns < TELL_MS * UINT64_C(1000000))
+    if ((server->held == 0 && !waits) || now_ns - server->told_ns < TELL_MS * UINT64_C(1000000))
         return;
     server->told_ns = now_ns;
     for (unsigned i = 0; i < ZR_PS_SESSIONS; i++) {
         struct zr_ps_session *session = &server->sessions[i];
-        struct zr_ps_frame frame = {.magic = ZR_PS_MAGIC, .kind = ZR_PS_HELD};
-        if (session->phase != ZR_PS_HOLDING)
-            continue;
-        ssize_t bytes = moved(zr_send_packet(session->fd, &frame, sizeof frame, 0));
-        if (bytes != 0 && bytes != sizeof frame)
-            zr_ps_session_close(server, session);
+        if (session->phase == ZR_PS_HOLDING || (waits && is_read(session) && session->have_bytes > 0))
+            zr_ps_session_tell(server, session, &frame);
     }
+}
+
+void zr_ps_server_wait(void *state)
+{
+    zr_ps_server *server = state;
+    for (unsigned i = 0; i < ZR_PS_SESSIONS; i++) {
+        struct zr_ps_session *session = &server->sessions[i];
+        bool whole = is_whole(session);
+        for (size_t before = SIZE_MAX; is_read(session) && !whole && session->have_bytes != before;) {
+            before = session->have_bytes;
+            if (!read_request(server, session, &whole)) {
+                end_session(session);
+                break;
+            }
+        }
+    }
+    tell_held(server, true);
 }
 
 static zr_result handle_event(zr_ps_server *server, struct zr_ps_session *session, uint32_t events)
@@ -239,9 +309,7 @@ static zr_result handle_event(zr_ps_server *server, struct zr_ps_session *sessio
         break;
     }
     if (whole)
-        result = zr_ps_session_request(server, session);
-    if (session->phase == ZR_PS_HOLDING)
-        watch(server, session, EPOLL_CTL_MOD);
+        result = take_request(server, session);
     if (!good)
         zr_ps_session_close(server, session);
     return result == ZR_OK && whole ? retry_held(server) : result;
@@ -281,15 +349,19 @@ zr_result zr_ps_server_serve(zr_ps_server *server, int timeout_ms, bool *ended)
             int fd = zr_accept(server->listener, SOCK_NONBLOCK);
             if (fd >= 0)
                 accept_one(server, fd);
+        } else if (events[i].data.ptr == &server->replica) {
+            zr_ps_session_has_replica(server);
         } else {
             result = handle_event(server, events[i].data.ptr, events[i].events);
         }
+        if (result == ZR_OK)
+            result = zr_ps_session_replaced(server);
     }
     if (server->awaits_ns > 0 && zr_os_now_ns() >= server->awaits_ns && result == ZR_OK) {
         server->awaits_ns = 0;
         result = retry_held(server);
     }
-    tell_held(server);
+    tell_held(server, false);
     check_strangers(server);
     *ended = has_ended(server);
     return result;

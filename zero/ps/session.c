@@ -1,12 +1,15 @@
 /* session.c: what a server does with a request. See session.h and wire.h. */
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "alloc/base/error.h"
 #include "alloc/base/system/os.h"
+#include "alloc/base/system/socket.h"
 #include "zero/ps/session.h"
 
 #define REPLICA_NS UINT64_C(60000000000)
+#define HEAR_NS    UINT64_C(1000000000) /* for the rest of a frame */
 
 static bool changes(uint32_t kind)
 {
@@ -50,13 +53,19 @@ static bool find_buffer(zr_ps_server *server, uint32_t worker, unsigned *out)
     return true;
 }
 
-/* Another client than the primary: that is dead, or its next request is refused, for which it needs no
- * worker's buffer. */
-static void take_over(zr_ps_server *server, struct zr_ps_session *primary)
+/* Another client than the primary: that is dead, or it is refused before the client is answered, and its
+ * requests need no worker's buffer. false: a primary that does not read cannot be refused now. */
+static bool take_over(zr_ps_server *server, struct zr_ps_session *primary)
 {
-    if (server->is_replica && primary)
+    const struct zr_ps_frame refusal = {
+        .magic = ZR_PS_MAGIC, .kind = ZR_PS_REPLY, .content = (uint32_t)ZR_ERR_PEER};
+    if (server->is_replica && primary) {
+        if (zr_ps_session_tell(server, primary, &refusal) == ZR_PS_NO_ROOM)
+            return false;
         primary->buffer = server->setup.options.workers + ZR_PS_OBSERVERS;
+    }
     server->is_replica = false;
+    return true;
 }
 
 static void greet(zr_ps_server *server, struct zr_ps_session *session)
@@ -64,21 +73,21 @@ static void greet(zr_ps_server *server, struct zr_ps_session *session)
     const struct zr_ps_frame *frame = &session->frame;
     struct zr_ps_timetable *t = &server->store.timetable;
     struct zr_ps_session *primary = session_of(server, ZR_PS_PRIMARY, 0);
-    unsigned buffer;
+    unsigned buffer = 0;
     if (server->is_replica && primary && !frame->content) {
         zr_ps_session_close(server, session);
     } else if (frame->number != server->setup.hash) {
         refuse(server, session, "the client has other tables or options");
-    } else if (frame->worker == ZR_PS_REPLICA) {
-        take_over(server, primary);
-        zr_ps_join_accept(server, session);
-    } else if (!find_buffer(server, frame->worker, &buffer)) {
+    } else if (frame->worker != ZR_PS_REPLICA && !find_buffer(server, frame->worker, &buffer)) {
         refuse(server, session, "two observers are connected already");
+    } else if (!take_over(server, primary)) {
+        zr_ps_session_close(server, session);
+    } else if (frame->worker == ZR_PS_REPLICA) {
+        zr_ps_join_accept(server, session);
     } else {
         session->known = true;
         session->worker = frame->worker;
         session->buffer = buffer;
-        take_over(server, primary);
         session->reply = (struct zr_ps_frame){.number = 0};
         if (frame->worker < t->workers) {
             session->reply.number = atomic_load(&t->members[frame->worker].sequence);
@@ -90,28 +99,48 @@ static void greet(zr_ps_server *server, struct zr_ps_session *session)
 
 /* ---- Replica ------------------------------------------------------------------------------------------- */
 
-/* Has the replica apply the request in a buffer. A replica that is lost is done without. */
-static void forward(zr_ps_server *server, unsigned buffer)
+/* Takes an answer of the replica, which has applied a request, or has taken over: a replica refuses its
+ * primary before it answers its first client, so what is acknowledged after that is what it has. A replica
+ * that is lost is done without. */
+static void take_answer(zr_ps_server *server, uint64_t limit_ns)
 {
     struct zr_ps_link *link = &server->replica;
-    struct zr_ps_frame *frame = zr_ps_buffer(&server->store, buffer), reply;
-    char text[256];
-    if (link->fd < 0)
+    struct zr_ps_frame reply;
+    zr_result result = zr_ps_link_receive(link, &reply, sizeof reply, zr_os_now_ns() + limit_ns);
+    bool valid = result == ZR_OK && reply.magic == ZR_PS_MAGIC && reply.kind == ZR_PS_REPLY;
+    if (valid && reply.content == ZR_OK)
         return;
-    uint64_t deadline_ns = zr_os_now_ns() + REPLICA_NS;
-    struct iovec part = {frame, sizeof *frame + frame->bytes};
-    zr_result result = zr_ps_link_send(link, &part, 1, deadline_ns);
-    if (result == ZR_OK)
-        result = zr_ps_link_receive(link, &reply, sizeof reply, deadline_ns);
-    if (result == ZR_OK && (reply.magic != ZR_PS_MAGIC || reply.kind != ZR_PS_REPLY))
-        result = ZR_ERR_PEER; /* it does not apply what this server may apply */
-    if (result == ZR_OK && reply.content != ZR_OK && reply.bytes < sizeof text)
-        result = zr_ps_link_receive(link, text, reply.bytes, deadline_ns);
-    if (result == ZR_OK && reply.content == ZR_OK)
-        return;
-    server->replaced = result == ZR_OK;
+    server->replaced = valid;
     server->state.lost_replicas++;
-    zr_ps_link_close(link);
+    zr_ps_link_close(link); /* it does not apply what this server may apply */
+}
+
+/* Has the replica apply the request in a buffer. */
+static void forward(zr_ps_server *server, unsigned buffer)
+{
+    const struct zr_ps_frame *frame = zr_ps_buffer(&server->store, buffer);
+    struct iovec part = {(void *)frame, sizeof *frame + frame->bytes};
+    if (server->replica.fd < 0)
+        return;
+    /* A failure shows when the answer is awaited, which may be an earlier refusal. */
+    zr_ps_link_send(&server->replica, &part, 1, zr_os_now_ns() + REPLICA_NS);
+    take_answer(server, REPLICA_NS);
+}
+
+bool zr_ps_session_has_replica(zr_ps_server *server)
+{
+    const int fd = server->replica.fd;
+    char byte;
+    if (fd >= 0 && (zr_receive_bytes(fd, &byte, 1, MSG_PEEK) >= 0 || errno != EAGAIN))
+        take_answer(server, HEAR_NS);
+    return server->replica.fd >= 0;
+}
+
+zr_result zr_ps_session_replaced(const zr_ps_server *server)
+{
+    return server->replaced
+               ? zr_fail(ZR_ERR_PEER, "server %u: its replica has taken over", server->store.server)
+               : ZR_OK;
 }
 
 /* ---- Requests ------------------------------------------------------------------------------------------ */
@@ -188,7 +217,7 @@ static zr_result carry_out(zr_ps_server *server, struct zr_ps_session *session, 
     if (changes(frame->kind) || (frame->kind == ZR_PS_PULL && tracks))
         forward(server, session->buffer);
     if (server->replaced)
-        return zr_fail(ZR_ERR_PEER, "server %u: its replica has taken over", store->server);
+        return zr_ps_session_replaced(server);
     if (changes(frame->kind)) {
         server->state.pushes += frame->kind == ZR_PS_PUSH;
         if (frame->kind == ZR_PS_LEAVE && frame->worker != frame->number)

@@ -41,7 +41,7 @@ struct zr_ps_server {
     int epoll, stop[2]; /* stop: two ends of a socket */
     bool is_replica;    /* takes requests of its primary, until another client connects */
     bool replaced, stopped;
-    struct zr_ps_link replica;      /* of a primary; closed: it has none */
+    struct zr_ps_link replica;      /* of a primary; closed: it has none. Its event is that of `replica` */
     uint64_t awaits_ns;             /* changes wait until then for the first replica; 0: they do not */
     char *answers;                  /* [workers + ZR_PS_EXTRA] of message_bytes */
     struct zr_ps_session *sessions; /* [ZR_PS_SESSIONS] */
@@ -56,6 +56,10 @@ struct zr_ps_server {
  * the server. / Tries a held request again. */
 zr_result zr_ps_session_request(zr_ps_server *server, struct zr_ps_session *session);
 zr_result zr_ps_session_retry(zr_ps_server *server, struct zr_ps_session *session);
+/* Whether the primary has a replica, after hearing what that has said without a request: it has ended, or
+ * has taken over, which sets server->replaced. / ZR_ERR_PEER, with words, if it has taken over. */
+bool zr_ps_session_has_replica(zr_ps_server *server);
+zr_result zr_ps_session_replaced(const zr_ps_server *server);
 /* Whether a header may be followed by its payload; sets the session's buffer. */
 bool zr_ps_session_header(zr_ps_server *server, struct zr_ps_session *session);
 /* join.c: the client of a session becomes the replica: it gets the state, while other requests wait in their
@@ -70,5 +74,12 @@ void zr_ps_session_add(zr_ps_server *server, struct zr_ps_session *session);
 void zr_ps_session_close(zr_ps_server *server, struct zr_ps_session *session);
 void zr_ps_session_reply(zr_ps_server *server, struct zr_ps_session *session, zr_result result,
                          const char *data, size_t bytes);
+/* Sends a frame beside the answers, after one that is being written. ZR_PS_ENDED: the connection is ended. */
+enum zr_ps_told { ZR_PS_TOLD, ZR_PS_NO_ROOM, ZR_PS_ENDED };
+enum zr_ps_told zr_ps_session_tell(zr_ps_server *server, struct zr_ps_session *session,
+                                   const struct zr_ps_frame *frame);
+/* While a server waits for its replica (`wait` of struct zr_ps_link): requests of its clients are read, but
+ * not handled, and the clients hear that they wait. `state` is the server. */
+void zr_ps_server_wait(void *state);
 
 #endif

@@ -20,13 +20,15 @@
  * only if its number is above that of the worker's last request of this kind, and answers as before
  * otherwise.
  *
- * A server that holds a request back, until the timing allows it, sends a reply of kind HELD every second.
+ * A server that holds a request back, until the timing allows it or its replica has answered, sends a reply
+ * of kind HELD every second.
  *
  * A replica connects to its primary as client ZR_PS_REPLICA. The answer to its HELLO is followed by the
  * primary's state (join.c), which the replica acknowledges with a frame of kind REPLY. From then on the
  * primary sends requests on this connection, with `worker` and `sequence` of their sender, and the replica
  * answers. A replica with a living primary closes the connection of another client, unless `content` of its
- * HELLO is 1: the client cannot connect to the primary. */
+ * HELLO is 1: the client cannot connect to the primary. Then the replica sends the primary a reply with
+ * ZR_ERR_PEER before it answers the client. */
 #ifndef ZR_PS_WIRE_H
 #define ZR_PS_WIRE_H
 

@@ -68,7 +68,7 @@ static zr_result allocate(struct zr_ps_worker *worker)
 static zr_result ask_all(struct zr_ps_worker *worker, const struct zr_ps_frame *frame)
 {
     for (unsigned s = 0; s < worker->setup.options.servers; s++) {
-        worker->peers[s].asked = true;
+        worker->peers[s].asked = !worker->peers[s].ended;
         worker->peers[s].request->bytes = 0;
         worker->peers[s].request->items_count = 0;
     }
@@ -81,6 +81,8 @@ static zr_result catch_up(struct zr_ps_worker *worker)
     zr_result result = ZR_OK;
     uint64_t least = UINT64_MAX;
     for (unsigned s = 0; s < worker->setup.options.servers; s++) {
+        if (worker->peers[s].ended)
+            continue;
         worker->clock = worker->peers[s].clock > worker->clock ? worker->peers[s].clock : worker->clock;
         least = worker->peers[s].clock < least ? worker->peers[s].clock : least;
     }
@@ -102,6 +104,7 @@ zr_result zr_ps_worker_create(zr_ps_worker **out, const struct zr_ps_worker_opti
         return result;
     *worker = (zr_ps_worker){.arena = options->arena,
                              .number = options->worker,
+                             .leaves = options->leaves,
                              .timeout_ns = options->timeout_ns ? options->timeout_ns : TIMEOUT_NS};
     result = zr_ps_setup_init(&worker->setup, &options->common, options->arena);
     if (result == ZR_OK)

@@ -24,14 +24,15 @@ struct zr_ps_peer {
     uint64_t first;              /* sequence number before the last push */
     struct zr_ps_frame *request; /* and its payload */
     struct zr_ps_frame reply;
-    char *answer; /* [message_bytes]: payload of the reply */
-    bool asked;
+    char *answer;      /* [message_bytes]: payload of the reply */
+    bool asked, ended; /* ended: see `leaves` of struct zr_ps_worker_options */
 };
 
 struct zr_ps_worker {
     struct zr_ps_setup setup;
     zr_arena *arena;
     uint32_t number;
+    bool leaves;
     uint64_t timeout_ns, clock;
     struct zr_ps_peer *peers; /* [servers] */
     uint32_t *pushed;         /* [2][tables]: in this step / before the last push */

@@ -171,7 +171,7 @@ struct zr_ps_server_options {
  * then on the primary acknowledges a request after the replica has applied it. A primary that loses its
  * replica continues without it and accepts another one at any time. A replica takes requests of its primary
  * until a client connects that cannot connect to the primary; from then on it is a primary itself, also for
- * a replica of its own, and refuses the former one.
+ * a replica of its own, and the former one ends with ZR_ERR_PEER before it acknowledges another change.
  *
  * ZR_ERR_INVALID: options out of range or of another optimizer. ZR_ERR_FORMAT: the kept memory is of other
  * options. ZR_ERR_MEMORY, ZR_ERR_TAG_LIMIT: the arena is too small. Of a replica also ZR_ERR_UNAVAILABLE: no
@@ -216,8 +216,10 @@ struct zr_ps_worker_options {
     const char *const *addresses; /* [servers]; copied */
     const char *const *replicas;  /* [servers], their replicas; NULL: none */
     zr_arena *arena;              /* host memory; borrowed */
-    uint64_t timeout_ns; /* of a call, reconnections included; 0: 60 s. A call that the timing holds back
-                          * waits for other workers, as long as the server answers */
+    uint64_t timeout_ns;          /* of a call, reconnections included; 0: 60 s. A call that the timing or a
+                                   * replica holds back waits, as long as the server says every second that it lives */
+    bool leaves; /* for zr_ps_leave() of a worker that may have left: a server at whose addresses no server
+                  * listens has ended, and is not asked */
 };
 
 /* Connects to all servers. A worker that replaces a killed one of the same number continues with its clock

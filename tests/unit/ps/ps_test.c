@@ -625,6 +625,47 @@ static void check_repeats(struct ps_ground *ground)
     }
 }
 
+/* ---- Servers that have ended ----------------------------------------------------------------------------
+ */
+
+/* A worker that may have left waits for a server that does not answer, and for none that has ended. */
+static int leave_without(struct ps_run *run, zr_arena *arena)
+{
+    struct zr_ps_worker_options options = {
+        .common = run->options, .addresses = run->at, .arena = arena, .timeout_ns = 50000000, .leaves = true};
+    zr_ps_worker *worker;
+    must(ps_run_listen(run, folder) == ZR_OK);
+    must(zr_ps_worker_create(&worker, &options) == ZR_ERR_TIMEOUT);
+    for (unsigned s = 0; s < 2; s++)
+        ps_run_start_one(run, s, false);
+    options.timeout_ns = 0;
+    must(zr_ps_worker_create(&worker, &options) == ZR_OK);
+    while (!run->servers[0])
+        poll(NULL, 0, 1);
+    ps_run_stop(run, 0);
+    close(run->listeners[0]);
+    must(zr_ps_leave(worker, 0) == ZR_OK); /* the first server ends before its answer */
+    zr_ps_worker_destroy(worker);
+    options.worker = 1;
+    must(zr_ps_worker_create(&worker, &options) == ZR_OK && zr_ps_leave(worker, 1) == ZR_OK);
+    zr_ps_worker_destroy(worker);
+    pthread_join(run->threads[1], NULL);
+    close(run->listeners[1]);
+    must(run->results[1] == ZR_OK && run->leaked[0] + run->leaked[1] == 0);
+    return 0;
+}
+
+static void check_ended(struct ps_ground *ground)
+{
+    struct ps_run run = {.options = {.workers = 2,
+                                     .servers = 2,
+                                     .timing = {ZR_PS_ASYNC, 0},
+                                     .optimizer = plain_sgd(),
+                                     .tables = flat,
+                                     .tables_count = 2}};
+    tap_is(leave_without(&run, ground->arena), 0, "a worker leaves servers of which one has ended");
+}
+
 /* ---- Refusals ---------------------------------------------------------------------------------------------
  */
 
@@ -741,6 +782,7 @@ int main(void)
     check_crowded();
     check_tcp(&ground);
     check_repeats(&ground);
+    check_ended(&ground);
     check_refusals(&ground);
     check_replica();
     tap_is(ps_ground_close(&ground), 0, "nothing leaks");

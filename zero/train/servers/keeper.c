@@ -26,21 +26,38 @@ struct keeper {
     pid_t servers[2 * ZR_PS_SERVERS_MAX]; /* 0: it has ended */
     unsigned alive, restarts;
     bool ended[2 * ZR_PS_SERVERS_MAX]; /* its workers have left */
+    bool lost[2 * ZR_PS_SERVERS_MAX];  /* it has ended before that, with `statuses` */
+    int statuses[2 * ZR_PS_SERVERS_MAX];
 };
 
 /* A socket that any process has open accepts connections to a server that has died. */
+static void close_listener(struct zr_served_run *run, unsigned server)
+{
+    if (run->listeners[server] >= 0)
+        close(run->listeners[server]);
+    run->listeners[server] = -1;
+}
+
 static void close_listeners(struct zr_served_run *run, unsigned except)
 {
-    for (unsigned s = 0; s < run->count; s++) {
-        if (s == except || run->listeners[s] < 0)
-            continue;
-        close(run->listeners[s]);
-        run->listeners[s] = -1;
-    }
+    for (unsigned s = 0; s < run->count; s++)
+        if (s != except)
+            close_listener(run, s);
+}
+
+/* Whether a server has the state of its tables, as the board says. */
+static bool has_state(const struct keeper *keeper, unsigned number)
+{
+    struct zr_server_bytes bytes;
+    return zr_file_read_at(&keeper->run->board, number * sizeof bytes, &bytes, sizeof bytes) == ZR_OK &&
+           bytes.has_state;
 }
 
 static void fork_server(struct keeper *keeper, unsigned number, enum zr_server_role role)
 {
+    const struct zr_server_bytes none = {.has_state = false};
+    if (zr_file_write_at(&keeper->run->board, number * sizeof none, &none, sizeof none) != ZR_OK)
+        zr_say("server %u: %s", number, zr_last_error());
     pid_t pid = fork();
     if (pid == 0) {
         prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -68,21 +85,26 @@ static void fork_replica(struct keeper *keeper, unsigned number)
 }
 
 /* A server has ended before its workers have left: it is replaced, up to --max-restarts, or its other copy
- * continues; else the run ends. */
-static void lose(struct keeper *keeper, unsigned number, int status)
+ * continues; else the run ends. false: the other copy neither has its state yet nor has it ended. */
+static bool lose(struct keeper *keeper, unsigned number)
 {
     const struct zr_train_config *config = keeper->config;
+    const int status = keeper->statuses[number];
     const unsigned copy = zr_served_copy(config, number);
-    const bool spare = config->replicas && keeper->servers[copy] > 0,
+    const bool lives = config->replicas && keeper->servers[copy] > 0,
+               spare = lives && has_state(keeper, copy),
                again = WIFSIGNALED(status) && (!config->replicas || spare) &&
                        keeper->restarts < config->max_restarts;
     if (config->replicas && keeper->ended[copy])
-        return;
+        return true;
+    if (lives && !spare)
+        return false;
     if (WIFSIGNALED(status))
         zr_say("server %u was killed by signal %d%s", number, WTERMSIG(status),
-               again && spare              ? "; its other copy continues and gets a new replica"
-               : again                     ? "; a successor continues with its memory"
-               : spare                     ? "; its other copy continues"
+               again && spare     ? "; its other copy continues and gets a new replica"
+               : again            ? "; a successor continues with its memory"
+               : spare            ? "; its other copy continues"
+               : config->replicas ? "; no other copy has its state, so the run ends: resume from a save"
                : config->max_restarts == 0 ? "; the run ends: --max-restarts N replaces servers"
                                            : "; the run ends");
     keeper->restarts += again;
@@ -92,20 +114,25 @@ static void lose(struct keeper *keeper, unsigned number, int status)
         fork_server(keeper, number, ZR_SERVER_FIRST);
     else if (!spare)
         kill(getppid(), SIGQUIT);
+    return true;
 }
 
 static void reap(struct keeper *keeper)
 {
-    for (unsigned s = 0; s < keeper->config->served->count; s++) {
-        int status;
-        if (keeper->servers[s] == 0 || waitpid(keeper->servers[s], &status, WNOHANG) <= 0)
+    const unsigned count = keeper->config->served->count;
+    for (unsigned s = 0; s < count; s++) {
+        int *status = &keeper->statuses[s];
+        if (keeper->servers[s] == 0 || waitpid(keeper->servers[s], status, WNOHANG) <= 0)
             continue;
         keeper->servers[s] = 0;
         keeper->alive--;
-        keeper->ended[s] = WIFEXITED(status) && WEXITSTATUS(status) == ZR_EXIT_OK;
-        if (!keeper->ended[s])
-            lose(keeper, s, status);
+        keeper->ended[s] = WIFEXITED(*status) && WEXITSTATUS(*status) == ZR_EXIT_OK;
+        keeper->lost[s] = !keeper->ended[s];
+        if (keeper->ended[s])
+            close_listener(keeper->run, s);
     }
+    for (unsigned s = 0; s < count; s++)
+        keeper->lost[s] = keeper->lost[s] && !lose(keeper, s);
 }
 
 /* Signals of the run go to the launcher, which ends the workers first. */

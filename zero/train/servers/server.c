@@ -106,7 +106,7 @@ static zr_result open_server(struct server *server, const struct zr_train_config
                            : result;
 }
 
-/* Writes what the server has to the board. */
+/* Writes to the board what the server has, and that it has its state. */
 static zr_result measure(struct server *server, const struct zr_train_config *config, unsigned number)
 {
     struct zr_arena_stats stats, kept = {0};
@@ -115,6 +115,7 @@ static zr_result measure(struct server *server, const struct zr_train_config *co
         result = zr_arena_get_stats(zr_keep_arena(server->keep), &kept);
     for (unsigned tag = 0; tag < ZR_TAG_COUNT && result == ZR_OK; tag++)
         server->bytes.measured_by_tag_bytes[tag] = stats.live_by_tag_bytes[tag] + kept.live_by_tag_bytes[tag];
+    server->bytes.has_state = true;
     return result == ZR_OK ? zr_file_write_at(&config->served->board, number * sizeof server->bytes,
                                               &server->bytes, sizeof server->bytes)
                            : result;

@@ -29,6 +29,7 @@ void zr_served_tables_end(struct zr_served_tables *tables, zr_arena *host_arena)
 struct zr_server_bytes {
     struct zr_ps_bytes planned;
     size_t measured_by_tag_bytes[ZR_TAG_COUNT];
+    bool has_state; /* of its tables: a replica has received it */
 };
 
 /* What main() opens before the ranks exist. */

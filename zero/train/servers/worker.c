@@ -12,8 +12,6 @@
 #include "zero/train/report/terminal.h"
 #include "zero/train/settings/args.h"
 
-enum { LEAVE_SECONDS = 3 }; /* longer than servers wait for a worker that has left */
-
 struct zr_served_worker {
     struct zr_rank *rank;
     struct zr_served_tables tables;
@@ -103,7 +101,7 @@ static zr_result write_state(void *state, unsigned kind, const struct zr_server_
                                                            .updates = own->done});
 }
 
-zr_result zr_served_open(struct zr_rank *rank, struct zr_servers *out)
+static zr_result open_worker(struct zr_rank *rank, bool leaves, struct zr_servers *out)
 {
     const struct zr_train_config *config = rank->config;
     const struct zr_served_run *run = config->served;
@@ -132,11 +130,17 @@ zr_result zr_served_open(struct zr_rank *rank, struct zr_servers *out)
                                            .addresses = addresses,
                                            .replicas = config->replicas ? addresses + config->servers : NULL,
                                            .arena = rank->host_arena,
-                                           .timeout_ns = config->comm_timeout * UINT64_C(1000000000)});
+                                           .timeout_ns = config->comm_timeout * UINT64_C(1000000000),
+                                           .leaves = leaves});
     own->succeeds = zr_ps_worker_clock(own->worker) > 0;
     if (!zr_train_differs(config))
         *out = (struct zr_servers){true, own, pull, push, end_step, read_state, write_state};
     return result;
+}
+
+zr_result zr_served_open(struct zr_rank *rank, struct zr_servers *out)
+{
+    return open_worker(rank, false, out);
 }
 
 /* ---- Differences of parameters: --ps geo:K ------------------------------------------------------------- */
@@ -272,21 +276,15 @@ int zr_served_lose(struct zr_train_config *config, struct zr_local_world *local,
 {
     struct zr_rank rank;
     struct zr_servers servers;
-    /* The last worker that leaves ends the servers, which it may have told before it was killed. */
-    const bool had_ended = zr_comm_posted_has_left(&config->served->posts, number);
-    if (had_ended)
-        config->comm_timeout = LEAVE_SECONDS;
     zr_result result = zr_rank_open_records(&rank, config);
     rank.local = local;
     rank.rank = number;
     if (result == ZR_OK)
-        result = zr_served_open(&rank, &servers);
+        result = open_worker(&rank, true, &servers); /* it may have left before it was killed */
     if (result == ZR_OK)
         result = zr_served_leave(&rank);
     if (result == ZR_OK)
         result = zr_comm_posted_leave(&config->served->posts, number);
-    if (had_ended && result == ZR_ERR_TIMEOUT)
-        result = ZR_OK;
     if (result != ZR_OK)
         zr_say("rank %u: %s", number, zr_last_error());
     zr_served_close(&rank);
