@@ -108,6 +108,7 @@ struct zr_comm {
     /* Bytes received so far. `run` and `host` count at each copy, sum or arrival; their callers read the
      * counters. */
     uint64_t received_bytes, host_received_bytes;
+    uint64_t waited_ns; /* waits of `run` for peers, which only local ranks count */
     /* Context of kernels whose tensors the host cannot read, opened by the first sum or copy. See
      * device.c. */
     struct zr_kernel_context context;

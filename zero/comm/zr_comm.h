@@ -67,7 +67,7 @@ ZR_API const char *zr_comm_kind_name(enum zr_comm_kind kind);
 /* Totals of one kind of operation. */
 struct zr_comm_volume {
     uint64_t calls_count;
-    uint64_t busy_ns;    /* in operations with a ticket, see struct zr_comm_counters */
+    uint64_t busy_ns;    /* in operations with a ticket; of local ranks without waits for peers */
     uint64_t sent_bytes; /* sent to other ranks, computed from the operation */
     /* Received from other ranks, counted when copied, summed or arrived; the sum over all ranks equals the
      * sum of sent_bytes. 0 for NCCL, which moves data itself, and in a plan. */

@@ -41,13 +41,18 @@ static bool has_reached(_Atomic uint32_t *word, uint32_t target)
 }
 
 /* Waits for a counter of peer p / advances one: at once, or with `queues` in stream order. */
-static zr_result await_word(const struct local_comm *comm, unsigned p, _Atomic uint32_t *word,
+static zr_result await_word(struct local_comm *comm, unsigned p, _Atomic uint32_t *word,
                             _Atomic uint32_t *sleepers, uint32_t target)
 {
     const struct zr_comm_options *o = &comm->base.options;
     if (comm->queues)
         return o->kernels->streams->word_wait(o->beside, word, target);
-    return has_reached(word, target) ? ZR_OK : zr_local_wait_for_peer(comm, p, word, sleepers, target);
+    if (has_reached(word, target))
+        return ZR_OK;
+    const uint64_t start_ns = zr_os_now_ns();
+    zr_result result = zr_local_wait_for_peer(comm, p, word, sleepers, target);
+    comm->base.waited_ns += zr_os_now_ns() - start_ns;
+    return result;
 }
 
 static zr_result move_word(const struct local_comm *comm, _Atomic uint32_t *word, uint32_t value,

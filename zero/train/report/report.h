@@ -72,7 +72,7 @@ struct zr_rank_report {
     uint64_t host_waits_last_step; /* waits for a GPU between the first operation of the step and its end */
     uint64_t graph_steps;          /* steps launched as a graph */
     uint64_t comm_busy_ns, comm_exposed_ns; /* over the whole run; likewise the next ones */
-    /* Of broadcasts and reduces, with waits for the other ranks; from the norm to the end of updates. */
+    /* In broadcasts and reduces, without waits for other ranks; from the norm to the end of updates. */
     uint64_t replicate_ns, gather_ns, update_ns;
     struct zr_spill_report spill; /* zeros without --spill */
 };

@@ -4,7 +4,7 @@
 #include "zero/train/report/number.h"
 #include "zero/train/report/terminal.h"
 
-/* The parts of a step on rank 0: it copies parameters to the other ranks, sums gradients, updates. */
+/* The parts of a step: the other ranks copy the parameters of rank 0, which sums gradients and updates. */
 enum { REPLICATES, GATHERS, UPDATES, PARTS };
 static const char *const names[PARTS] = {"replicate", "gather", "update"};
 
@@ -35,12 +35,14 @@ void zr_report_master_plan(struct zr_text_page *page, const struct zr_rank_repor
                       zr_number_grouped(number[1], copied.planned[part]), words[part]);
 }
 
-/* Mean seconds of the parts in a step, and their shares of it. */
+/* Mean seconds of the parts in a step, and their shares of it. The other ranks copy at the same time. */
 static void measure(const struct zr_training_report *run, double seconds[PARTS], double shares[PARTS])
 {
-    const struct zr_rank_report *rank = &run->ranks[0];
-    const uint64_t parts_ns[PARTS] = {rank->replicate_ns, rank->gather_ns, rank->update_ns};
+    uint64_t parts_ns[PARTS] = {0, run->ranks[0].gather_ns, run->ranks[0].update_ns};
     double all = 0;
+    for (unsigned r = 0; r < run->world; r++)
+        if (run->ranks[r].replicate_ns > parts_ns[REPLICATES])
+            parts_ns[REPLICATES] = run->ranks[r].replicate_ns;
     for (size_t i = 0; i < run->steps_count; i++)
         all += run->step_seconds[i];
     for (unsigned part = 0; part < PARTS; part++) {
@@ -55,7 +57,7 @@ void zr_report_master_speed(struct zr_text_page *page, const struct zr_training_
     char number[UPDATES][ZR_NUMBER_ROOM];
     double seconds[PARTS], shares[PARTS];
     measure(run, seconds, shares);
-    zr_text_print(&page->text, "  rank 0, per step:");
+    zr_text_print(&page->text, "  per step:");
     for (unsigned part = 0; part < PARTS; part++)
         zr_text_print(&page->text, " %s %.3g ms, %.1f %%%s", names[part], 1e3 * seconds[part],
                       100 * shares[part], part + 1 < PARTS ? ";" : "\n");
