@@ -104,7 +104,7 @@ const struct zr_flag zr_flags[] = {
     CHOICE("ranks-as", memory, ranks_as, "processes", "processes|threads",
            "threads: one process, parameters in memory once"),
     SWITCH("master", memory, master,
-           "rank 0 has the optimizer and sends copies of the parameters, as in DataParallel"),
+           "rank 0 has the optimizer and the others copy parameters, as in DataParallel"),
     COUNT("tp", memory, shape.tensor, "1", 1, 256, "ranks that divide each layer (tensor parallel)"),
     COUNT("cp", memory, shape.context, "1", 1, 256,
           "ranks that divide each sequence (context parallel, ring attention)"),
