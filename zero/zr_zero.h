@@ -463,6 +463,12 @@ struct zr_engine_options {
      * offload, compression, kept, snapshots, servers, outer and stashed_versions, and with kernels that are
      * host_visible. */
     bool shares_parameters;
+    /* Rank 0 of `comm` owns every shard: it sums the gradients of all ranks, updates all parameters and sends
+     * them to the other ranks, which keep parameters and gradients only. Has the bits of stage 0. Only at
+     * stage 0, without tensor, pipeline, offload, compression, kept, snapshots, servers, outer,
+     * stashed_versions, speculative_bytes, measures_squares and shares_parameters, and with kernels that are
+     * host_visible. */
+    bool root_owns;
 };
 
 typedef struct zr_engine zr_engine;

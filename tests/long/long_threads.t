@@ -22,16 +22,20 @@ for flags in RUNS:
         processes = logged(**shape)
         if processes.code == 2:  # refused: this stage excludes an option
             continue
-        threads = logged(**shape, ranks_as="threads")
-        same((threads.code, threads.bits), (0, processes.bits), f"{flags} stage {stage}: the bits of processes") or note(threads.err)
+        for master in (None, True) if stage == 0 else (None,):
+            threads = logged(**shape, ranks_as="threads", master=master)
+            if not (master and threads.code == 2):  # refused: --master excludes an option
+                same((threads.code, threads.bits), (0, processes.bits), f"{flags} stage {stage}{' --master' if master else ''}: the bits of processes") or note(threads.err)
 
 small = dict(layers=2, hidden=32, heads=2, seq=16, batch=2, ranks=2)
-for first, second in (("threads", "processes"), ("processes", "threads")):
+KINDS = {"processes": {}, "threads": dict(ranks_as="threads"), "master": dict(ranks_as="threads", master=True)}
+for first, second in (("threads", "processes"), ("processes", "threads"), ("master", "processes"), ("processes", "master")):
     folders = [path(f"{first}-{kind}") for kind in ("saved", "again")]
     for folder, kind in zip(folders, (first, second)):
-        ok(logged(**small, stage=0, steps=2, save=folder, ranks_as=kind).code == 0, f"{kind}: saved")
+        ok(logged(**small, stage=0, steps=2, save=folder, **KINDS[kind]).code == 0, f"{kind}: saved")
     files = [os.path.join(at, name)[len(folders[0]) + 1:] for at, _, names in os.walk(folders[0]) for name in names]
     same(filecmp.cmpfiles(*folders, files, shallow=False)[0], files, f"{first} and {second} save the same files")
-    resumed = [logged(**small, stage=stage, steps=4, resume=folders[0], ranks_as=kind) for stage, kind in ((2, first), (0, second))]
+    resumed = [logged(**small, stage=0 if kind == "master" else stage, steps=4, resume=folders[0], **KINDS[kind])
+               for stage, kind in ((2, first), (0, second))]
     same(resumed[0].bits, resumed[1].bits, f"{second} continue what {first} have saved")
 done()

@@ -34,10 +34,24 @@ for stage in range(4):
              tuple(tags(processes, "peak_bytes")[0][tag] for tag in ("param", "optimizer", "optimizer")),
              f"stage {stage}: rank 0 keeps them all, and each rank the state of its shard")
 
+run = train(**THREADS, stage=0, accumulate=2, master=True)
+if same((run.code, run.losses), (0, processes.losses), "--master: the losses of processes, bit by bit"):
+    ok("ThreadSanitizer" not in run.err, "--master: without a race") or note(run.err)
+    same(tags(run, "peak_bytes"), tags(run, "planned_bytes"), "--master: each tag of each rank takes its plan")
+    first, second = tags(run, "peak_bytes")
+    same((first["optimizer"], second["optimizer"], second["param"]), (2 * first["param"], 0, first["param"]),
+         "--master: rank 0 has the whole state, and rank 1 parameters of its own")
+    copies = {part: run.report["master"][part] for part in ("replicate", "gather")}
+    same(({part: copied["bytes_per_step"] for part, copied in copies.items()}, copies["replicate"]["bytes_per_step"]),
+         ({part: copied["planned_bytes_per_step"] for part, copied in copies.items()}, first["param"]),
+         "--master: copies all parameters in a step, and as many bytes as planned")
+
 average = dict(stage=0, ema=0.5, precision="bf16", eval_every=1)  # exchanges parameters between steps
-run = train(**{**THREADS, **average})
-same(run.report["val_loss"], train(ranks=2, **average).report["val_loss"], "--ema, validation: the numbers of processes")
-ok("ThreadSanitizer" not in run.err, "--ema: without a race") or note(run.err)
+numbers = train(ranks=2, **average).report["val_loss"]
+for flags in ({}, dict(master=True)):
+    run = train(**{**THREADS, **average, **flags})
+    same(run.report["val_loss"], numbers, f"--ema, validation {flags}: the numbers of processes")
+    ok("ThreadSanitizer" not in run.err, f"--ema {flags}: without a race") or note(run.err)
 
 
 if RACES:
@@ -79,7 +93,9 @@ same(leftovers(), [], "no process stays")
 
 for flags, words in ((dict(comm="tcp"), "requires --comm local"), (dict(comm="mpi"), "requires --comm local"),
                      (dict(max_restarts=1), "cannot be combined with --max-restarts"), (dict(spill="cpu"), "--spill"),
-                     (dict(backend="cuda"), "requires --backend host")):
-    run = train(**THREADS, **flags)
+                     (dict(backend="cuda"), "requires --backend host"), (dict(master=True, stage=1), "--master requires --stage 0"),
+                     (dict(master=True, tp=2), "--master cannot be combined with --tp"),
+                     (dict(master=True, ranks_as="processes"), "--master requires --ranks-as threads")):
+    run = train(**{**THREADS, **flags})
     ok(run.code == 2 and words in run.err, f"{flags}: refused with words") or note(f"{run.code} {run.err}")
 done()

@@ -437,8 +437,8 @@ static bool reads_for_checksum(const struct state *state, enum transfer how, siz
 static zr_result transfer_whole(const struct state *state, enum transfer how,
                                 const struct zr_layout_parameter *p, const struct run *run, uint64_t *sum)
 {
-    size_t shard = state->engine->layout.units[run->unit].shard_elements;
-    bool first = p->offset / shard == state->engine->rank;
+    const struct zr_overlap shard = zr_engine_shard(state->engine, run->unit);
+    bool first = zr_overlap_has(shard, p->offset);
     uint64_t others = 0;
     return first || how == STATE_LOAD ? transfer_run(state, how, run, first ? sum : &others) : ZR_OK;
 }
@@ -473,11 +473,12 @@ static zr_result transfer_parameter(const struct state *state, enum transfer how
     struct zr_owned owned;
     zr_result result = zr_engine_take_owned(state->engine, p->parameter.unit, &owned);
     const struct zr_optimizer *optimizer = engine->layout.units[p->parameter.unit].optimizer;
-    size_t shard = engine->layout.units[p->parameter.unit].shard_elements, from = engine->rank * shard;
+    const struct zr_overlap shard = zr_engine_shard(engine, p->parameter.unit);
+    size_t from = shard.offset, end = from + shard.count;
     uint64_t there = elements_in_file(state, at->index, 0);
 
-    for (size_t k = 0, pieces = zr_layout_pieces(p, from, from + shard); k < pieces && result == ZR_OK; k++) {
-        struct zr_tensor_piece piece = zr_layout_piece(p, from, from + shard, k);
+    for (size_t k = 0, pieces = zr_layout_pieces(p, from, end); k < pieces && result == ZR_OK; k++) {
+        struct zr_tensor_piece piece = zr_layout_piece(p, from, end, k);
         uint64_t first = piece.global_index - p->global_index, left = first < there ? there - first : 0;
         size_t count = piece.count < left ? piece.count : (size_t)left;
         for (unsigned kind = 0; kind < state->kinds && result == ZR_OK && count > 0; kind++) {

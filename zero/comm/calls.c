@@ -72,7 +72,7 @@ static bool meets(const struct zr_comm *comm, const struct zr_comm_item *item)
         return true;
     if (is_transfer(item->kind))
         return item->transfer.receive_bytes > 0;
-    return item->kind != ZR_COMM_BROADCAST;
+    return item->kind != ZR_COMM_BROADCAST && item->kind != ZR_COMM_REDUCE;
 }
 
 /* Records the submitting thread. A waiting thread blocks the rank only if no other thread submits. */

@@ -44,6 +44,8 @@ uint64_t zr_comm_direct_bytes(const struct zr_comm *comm, const struct zr_comm_i
         return peers * bytes;
     case ZR_COMM_BROADCAST:
         return comm->rank == item->broadcast.root ? peers * bytes : 0;
+    case ZR_COMM_REDUCE:
+        return comm->rank == item->reduction.root ? 0 : bytes;
     case ZR_COMM_SEND:
     case ZR_COMM_SEND_RECEIVE:
         return item->transfer.send_bytes;
@@ -84,7 +86,7 @@ static zr_result run_work(struct zr_comm *comm, const struct zr_comm_work *work)
 static void run_item(struct zr_comm *comm, const struct zr_comm_item *item, zr_ticket ticket)
 {
     zr_result result = comm->failure;
-    uint64_t before_bytes = comm->received_bytes;
+    uint64_t before_bytes = comm->received_bytes, start_ns = zr_os_now_ns() - comm->waited_ns;
     pthread_mutex_unlock(&comm->lock);
     if (result == ZR_OK && item->before)
         result = item->before->run(item->before->state);
@@ -101,6 +103,7 @@ static void run_item(struct zr_comm *comm, const struct zr_comm_item *item, zr_t
     if (result == ZR_OK && comm->options.beside)
         result = zr_comm_stream_end(comm, ticket);
     pthread_mutex_lock(&comm->lock);
+    comm->counters.by_kind[item->kind].busy_ns += zr_os_now_ns() - comm->waited_ns - start_ns;
     if (result == ZR_OK)
         count_item(comm, item, comm->received_bytes - before_bytes);
     remember_failure(comm, result);

@@ -11,13 +11,16 @@
 
 enum { ZR_COMM_QUEUE_COUNT = 64, ZR_COMM_MESSAGE_BYTES = 256 };
 
-/* A sum over the ranks: a reduce-scatter, or the first half of an all-reduce. `sum` is the sum of this rank's
- * shard, without `from`. The part of the shard at byte `first` of the addends has its own n, and is stored
- * first * widens bytes behind `to`. */
+/* A sum over the ranks: a reduce, a reduce-scatter, or the first half of an all-reduce. `sum` is the sum of
+ * this rank's shard, without `from`; the shard of a reduce's root is all, and the other ranks have none. The
+ * part of the shard at byte `first` of the addends has its own n, and is stored first * widens bytes behind
+ * `to`. */
 struct zr_comm_reduction {
-    const char *source; /* [world * bytes]: this rank's addends; of an all-reduce, the buffer */
+    const char
+        *source; /* this rank's addends, [world * bytes], of a reduce [bytes]; of an all-reduce, the buffer */
     struct zr_sum sum;
     unsigned widens; /* 2: sums of two-byte elements are stored in fp32; else 1 */
+    unsigned root;   /* of a reduce */
 };
 
 /* An operation in the queue. */
@@ -31,12 +34,22 @@ struct zr_comm_item {
     const struct zr_comm_before *before;     /* NULL: none */
     const struct zr_comm_work *first, *last; /* NULL: none */
     union {
-        struct zr_comm_reduction reduction; /* for REDUCE_SCATTER and ALL_REDUCE */
+        struct zr_comm_reduction reduction; /* for REDUCE, REDUCE_SCATTER and ALL_REDUCE */
         struct zr_all_gather all_gather;    /* for ALL_GATHER, ALL_TO_ALL and HOST */
         struct zr_broadcast broadcast;
         struct zr_transfer transfer; /* for SEND, RECEIVE and SEND_RECEIVE */
     };
 };
+
+/* Whether rank p sums / this rank's addends for rank p. */
+static inline bool zr_comm_sums(const struct zr_comm_item *item, unsigned p)
+{
+    return item->kind != ZR_COMM_REDUCE || p == item->reduction.root;
+}
+static inline const char *zr_comm_addends(const struct zr_comm_item *item, unsigned p)
+{
+    return item->reduction.source + (item->kind == ZR_COMM_REDUCE ? 0 : p * item->bytes);
+}
 
 /* The ranks of a group, as ranks of its parent. */
 struct zr_comm_members {
@@ -95,6 +108,7 @@ struct zr_comm {
     /* Bytes received so far. `run` and `host` count at each copy, sum or arrival; their callers read the
      * counters. */
     uint64_t received_bytes, host_received_bytes;
+    uint64_t waited_ns; /* waits of `run` for peers, which only local ranks count */
     /* Context of kernels whose tensors the host cannot read, opened by the first sum or copy. See
      * device.c. */
     struct zr_kernel_context context;

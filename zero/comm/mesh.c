@@ -125,6 +125,7 @@ void zr_comm_counters_add(zr_comm *comm, struct zr_comm_counters *sum)
     sum->exposed_ns += more.exposed_ns;
     for (unsigned kind = 0; kind < ZR_COMM_KIND_COUNT; kind++) {
         sum->by_kind[kind].calls_count += more.by_kind[kind].calls_count;
+        sum->by_kind[kind].busy_ns += more.by_kind[kind].busy_ns;
         sum->by_kind[kind].sent_bytes += more.by_kind[kind].sent_bytes;
         sum->by_kind[kind].received_bytes += more.by_kind[kind].received_bytes;
     }

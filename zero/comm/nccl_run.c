@@ -1,8 +1,8 @@
 /* nccl_run.c: operations over NCCL. Used by nccl.c.
  *
  * Gathers use NCCL's own operation or groups of sends and receives. Sums use NCCL's own, in NCCL's order,
- * unless the communicator is deterministic or NCCL lacks the sum (wide, or accumulated). Then each rank
- * receives the others' parts in the ring and adds them in rank order. */
+ * unless the communicator is deterministic, NCCL lacks the sum (wide, or accumulated), or it is a reduce.
+ * Then each rank that sums receives the others' parts in the ring and adds them in rank order. */
 #include <stdio.h>
 #include <string.h>
 
@@ -98,9 +98,10 @@ static zr_result exchange_part(struct nccl_comm *self, const struct zr_comm_item
     for (unsigned p = 0; p < self->base.world && code == 0; p++) {
         if (p == self->base.rank)
             continue;
-        code = nccl->send(item->reduction.source + p * item->bytes + part.first, part.bytes, ZR_NCCL_UINT8,
-                          (int)p, self->comm, self->stream);
-        if (code == 0)
+        if (zr_comm_sums(item, p))
+            code = nccl->send(zr_comm_addends(item, p) + part.first, part.bytes, ZR_NCCL_UINT8, (int)p,
+                              self->comm, self->stream);
+        if (code == 0 && zr_comm_sums(item, self->base.rank))
             code =
                 nccl->receive(slot_of(self, p), part.bytes, ZR_NCCL_UINT8, (int)p, self->comm, self->stream);
     }
@@ -136,9 +137,10 @@ static zr_result add_in_order(struct nccl_comm *self, const struct zr_comm_item 
         result = exchange_part(self, item, part);
         if (result == ZR_OK && !self->watch)
             result = wait_for_stream(self, item->kind);
+        if (!zr_comm_sums(item, self->base.rank))
+            continue;
         for (unsigned p = 0; p < self->base.world; p++)
-            self->from[p] =
-                p == self->base.rank ? item->reduction.source + p * shard + first : slot_of(self, p);
+            self->from[p] = p == self->base.rank ? zr_comm_addends(item, p) + first : slot_of(self, p);
         struct zr_sum sum = item->reduction.sum;
         sum.n = part.bytes / ZR_COMM_TYPE_BYTES(item->type);
         sum.from = self->from;
@@ -171,7 +173,7 @@ static zr_result run_reduction(struct nccl_comm *self, const struct zr_comm_item
     char *buffer = (char *)item->reduction.source; /* written by an all-reduce only */
     bool whole = item->kind == ZR_COMM_ALL_REDUCE, made = false;
     int sum, type = type_of(item->type);
-    if (own_sum(self, shard, &sum, &made)) {
+    if (item->kind != ZR_COMM_REDUCE && own_sum(self, shard, &sum, &made)) {
         zr_nccl_result code = whole ? self->nccl->all_reduce(buffer, buffer, shard->n * self->base.world,
                                                              type, sum, self->comm, self->stream)
                                     : self->nccl->reduce_scatter(buffer, shard->to.at, shard->n, type, sum,
@@ -192,6 +194,7 @@ static zr_result run_reduction(struct nccl_comm *self, const struct zr_comm_item
 static zr_result begin(struct nccl_comm *self, const struct zr_comm_item *item)
 {
     switch (item->kind) {
+    case ZR_COMM_REDUCE:
     case ZR_COMM_REDUCE_SCATTER:
     case ZR_COMM_ALL_REDUCE:
         return run_reduction(self, item);

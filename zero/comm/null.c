@@ -44,6 +44,7 @@ static zr_result null_run(struct zr_comm *comm, const struct zr_comm_item *item)
     if (!((struct null_comm *)comm)->moves)
         return ZR_OK;
     switch (item->kind) {
+    case ZR_COMM_REDUCE:
     case ZR_COMM_REDUCE_SCATTER:
     case ZR_COMM_ALL_REDUCE:
         return sum_single_rank(comm, item);

@@ -12,6 +12,7 @@ static const char *const kind_names[ZR_COMM_KIND_COUNT] = {
     [ZR_COMM_HOST] = "host all-gather",
     [ZR_COMM_BROADCAST] = "broadcast",
     [ZR_COMM_ALL_TO_ALL] = "all-to-all",
+    [ZR_COMM_REDUCE] = "reduce",
     [ZR_COMM_SEND] = "send",
     [ZR_COMM_RECEIVE] = "receive",
     [ZR_COMM_SEND_RECEIVE] = "send-receive",
@@ -112,49 +113,76 @@ _Static_assert((int)ZR_COMM_BF16 == ZR_PRECISION_BF16 && (int)ZR_COMM_FP16 == ZR
                "types of elements are precisions");
 
 /* Wide sums are twice as long as their operands and would overwrite later ones. */
-static bool wide_in_place(const struct zr_reduce_scatter *operation, unsigned world)
+static bool wide_in_place(const struct zr_reduce_scatter *operation, unsigned shards)
 {
     uintptr_t source = (uintptr_t)operation->source, destination = (uintptr_t)operation->destination;
     size_t each = zr_comm_type_bytes(operation->type);
     if (!operation->wide || operation->type == ZR_COMM_FP32 ||
-        operation->shard_elements > SIZE_MAX / sizeof(float) / world)
+        operation->shard_elements > SIZE_MAX / sizeof(float) / shards)
         return false;
-    return destination < source + world * operation->shard_elements * each &&
+    return destination < source + shards * operation->shard_elements * each &&
            source < destination + operation->shard_elements * sizeof(float);
 }
 
-zr_result zr_comm_reduce_scatter(zr_comm *comm, const struct zr_reduce_scatter *operation, zr_ticket *ticket)
+/* A reduce, whose root has the only shard, or a reduce-scatter. */
+static zr_result submit_sum(const struct request *request, const struct zr_reduce_scatter *operation,
+                            unsigned root)
 {
-    struct request request = {ZR_COMM_REDUCE_SCATTER, comm, operation, ticket};
-    zr_result result = begin(&request);
-    if (result != ZR_OK)
-        return result;
-    if (wide_in_place(operation, comm->world))
+    const bool scatters = request->kind == ZR_COMM_REDUCE_SCATTER,
+               sums = scatters || request->comm->rank == root;
+    const unsigned shards = scatters ? request->comm->world : 1;
+    if (sums && wide_in_place(operation, shards))
         return zr_fail(ZR_ERR_INVALID, "a wide %s cannot overwrite its source",
-                       zr_comm_kind_name(request.kind));
+                       zr_comm_kind_name(request->kind));
     enum zr_precision precision = (enum zr_precision)operation->type,
                       stored = operation->wide ? ZR_PRECISION_FP32 : precision;
     return submit_checked(
-        &request,
+        request,
         &(struct shape){.type = operation->type,
+                        .root = root,
                         .shard = operation->shard_elements,
                         .unit_bytes = sizeof(float),
-                        .shards = comm->world,
+                        .shards = shards,
                         .source = operation->source,
-                        .destination = operation->destination},
-        &(struct zr_comm_item){.kind = request.kind,
+                        .destination = sums ? operation->destination : operation->source},
+        &(struct zr_comm_item){.kind = request->kind,
                                .type = operation->type,
                                .bytes = operation->shard_elements * zr_comm_type_bytes(operation->type),
                                .label = operation->label,
                                .host_bytes = operation->host_bytes,
                                .reduction = {.source = operation->source,
                                              .sum = {.n = operation->shard_elements,
-                                                     .count = comm->world,
+                                                     .count = request->comm->world,
                                                      .precision = precision,
                                                      .scale = operation->scale,
                                                      .accumulate = operation->accumulate,
                                                      .to = {operation->destination, stored}},
-                                             .widens = stored == precision ? 1 : 2}});
+                                             .widens = stored == precision ? 1 : 2,
+                                             .root = root}});
+}
+
+zr_result zr_comm_reduce_scatter(zr_comm *comm, const struct zr_reduce_scatter *operation, zr_ticket *ticket)
+{
+    struct request request = {ZR_COMM_REDUCE_SCATTER, comm, operation, ticket};
+    zr_result result = begin(&request);
+    return result == ZR_OK ? submit_sum(&request, operation, 0) : result;
+}
+
+zr_result zr_comm_reduce(zr_comm *comm, const struct zr_reduce *operation, zr_ticket *ticket)
+{
+    struct request request = {ZR_COMM_REDUCE, comm, operation, ticket};
+    zr_result result = begin(&request);
+    return result == ZR_OK ? submit_sum(&request,
+                                        &(struct zr_reduce_scatter){.source = operation->source,
+                                                                    .destination = operation->destination,
+                                                                    .shard_elements = operation->elements,
+                                                                    .scale = operation->scale,
+                                                                    .accumulate = operation->accumulate,
+                                                                    .type = operation->type,
+                                                                    .wide = operation->wide,
+                                                                    .label = operation->label},
+                                        operation->root)
+                           : result;
 }
 
 zr_result zr_comm_all_reduce(zr_comm *comm, const struct zr_all_reduce *operation, zr_ticket *ticket)

@@ -55,6 +55,7 @@ enum zr_comm_kind {
     ZR_COMM_HOST, /* host all-gathers and barriers */
     ZR_COMM_BROADCAST,
     ZR_COMM_ALL_TO_ALL,
+    ZR_COMM_REDUCE,
     ZR_COMM_SEND,
     ZR_COMM_RECEIVE,
     ZR_COMM_SEND_RECEIVE,
@@ -66,6 +67,7 @@ ZR_API const char *zr_comm_kind_name(enum zr_comm_kind kind);
 /* Totals of one kind of operation. */
 struct zr_comm_volume {
     uint64_t calls_count;
+    uint64_t busy_ns;    /* in operations with a ticket; of local ranks without waits for peers */
     uint64_t sent_bytes; /* sent to other ranks, computed from the operation */
     /* Received from other ranks, counted when copied, summed or arrived; the sum over all ranks equals the
      * sum of sent_bytes. 0 for NCCL, which moves data itself, and in a plan. */
@@ -128,6 +130,22 @@ struct zr_all_reduce {
     unsigned label;
 };
 ZR_API zr_result zr_comm_all_reduce(zr_comm *comm, const struct zr_all_reduce *operation, zr_ticket *ticket);
+
+/* At rank `root`: destination[elements] (+)= scale * sum over ranks p, in order, of p's source[elements].
+ * destination may be source, except with `wide`; the other ranks need none. Also over NCCL the sum is made in
+ * rank order. */
+struct zr_reduce {
+    const void *source;
+    void *destination;
+    size_t elements;
+    unsigned root;
+    float scale;
+    bool accumulate;
+    enum zr_comm_type type;
+    bool wide; /* see struct zr_reduce_scatter; likewise label */
+    unsigned label;
+};
+ZR_API zr_result zr_comm_reduce(zr_comm *comm, const struct zr_reduce *operation, zr_ticket *ticket);
 
 /* ---- Data ---------------------------------------------------------------------------------------------- */
 

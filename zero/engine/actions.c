@@ -1,6 +1,7 @@
 /* actions.c: the end of a step: see actions.h. */
 #include "zero/engine/actions.h"
 
+#include "alloc/base/system/os.h"
 #include "zero/engine/backup.h"
 #include "zero/engine/compression.h"
 #include "zero/engine/gradients.h"
@@ -39,7 +40,7 @@ static void add_update(struct zr_engine *engine, struct zr_actions *list)
     size_t behind = exchanges ? 1 : engine->tiers_count - 1, count = engine->layout.units_count, sums = 0;
     add(list, ZR_ACTION_OPEN, 0);
     for (size_t u = 0; u < count + behind; u++) {
-        if (u < count && engine->units[u].steps > 0) {
+        if (u < count && engine->units[u].steps > 0 && zr_unit_owned(&engine->units[u]) > 0) {
             for (; sums < count && sums <= u + 1; sums++) /* those of the next unit arrive meanwhile */
                 if (engine->units[sums].path->gather)
                     add(list, ZR_ACTION_GATHER_SUMS, sums);
@@ -132,6 +133,7 @@ static zr_result begin(struct zr_engine_run *run)
 static zr_result norm(struct zr_engine_run *run)
 {
     float scale = run->report->clip_scale / run->report->loss_scale;
+    run->norm_ns = zr_os_now_ns();
     zr_result result = run->engine->simulated ? ZR_OK : zr_engine_norm(run->engine, run->report, &scale);
     run->engine->brought = false;
     run->update = zr_engine_update_of(run->engine, run->rate, scale);
@@ -203,6 +205,8 @@ static zr_result close_pass(struct zr_engine_run *run)
     zr_engine_drop_prepared(run);
     zr_result read = zr_engine_gradients_end(engine);
     zr_result ended = zr_state_store_end(&engine->state_tier->store);
+    if (run->norm_ns > 0)
+        engine->update_ns += zr_os_now_ns() - run->norm_ns;
     return read != ZR_OK ? read : ended;
 }
 

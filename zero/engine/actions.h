@@ -39,11 +39,12 @@ struct zr_engine_run {
     /* Momentum of a unit, by its number modulo 2, before the step moves it, from the first element that the
      * rank updates; NULL: the variance is not frozen, or the optimizer does not need it. */
     float *before[2];
-    bool changed;   /* it was updated */
-    bool begun;     /* BEGIN was carried out */
-    bool ended;     /* set by an action: no other follows */
-    bool passes;    /* between OPEN and CLOSE */
-    float *sums[2]; /* whole sums of the taken unit and of the next one, by unit modulo 2 */
+    bool changed;     /* it was updated */
+    bool begun;       /* BEGIN was carried out */
+    uint64_t norm_ns; /* when NORM began; 0: it is not of this list */
+    bool ended;       /* set by an action: no other follows */
+    bool passes;      /* between OPEN and CLOSE */
+    float *sums[2];   /* whole sums of the taken unit and of the next one, by unit modulo 2 */
     zr_ticket sums_tickets[2];
 };
 

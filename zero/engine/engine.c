@@ -19,6 +19,8 @@ static zr_result open_store(struct zr_engine *engine, struct zr_state_tier *tier
 {
     const struct zr_engine_options *o = &engine->options;
     bool staying = tier != engine->state_tier;
+    const struct zr_unit_range all = {0, (unsigned)engine->layout.units_count};
+    const bool empty = o->root_owns && engine->rank > 0;
     if (staying && engine->stay.first == engine->stay.end)
         return ZR_OK;
     return zr_state_store_open(
@@ -26,7 +28,7 @@ static zr_result open_store(struct zr_engine *engine, struct zr_state_tier *tier
         &(struct zr_state_store_options){.arena = tier->arena,
                                          .layout = &engine->layout,
                                          .whole = o->stage == 0,
-                                         .stay = engine->stay,
+                                         .stay = empty ? all : engine->stay,
                                          .staying = staying,
                                          .master = tier->masters,
                                          .host_arena = o->host_arena,
@@ -183,6 +185,8 @@ static zr_result clear_states(struct zr_engine *engine, size_t unit, const struc
     size_t elements = owned->to - owned->from;
     struct zr_compute compute = zr_engine_unit_compute(engine, unit);
     zr_result result = ZR_OK;
+    if (elements == 0)
+        return ZR_OK;
     if (engine->units[unit].tier->masters)
         result = compute.kernels->clear(compute.context,
                                         &(struct zr_clear){elements * sizeof(float), owned->master});
@@ -331,11 +335,11 @@ static void number_segments(struct zr_engine *engine)
 {
     for (size_t u = 0; u < engine->layout.units_count; u++) {
         const struct zr_layout_unit *unit = &engine->layout.units[u];
+        const struct zr_overlap shard = zr_engine_shard(engine, u);
         engine->units[u].first_segment = engine->segments_count;
         for (size_t i = 0; i < unit->parameters_count; i++) {
             engine->segments_count += zr_layout_pieces(&engine->layout.parameters[unit->first_parameter + i],
-                                                       engine->rank * unit->shard_elements,
-                                                       (engine->rank + 1) * unit->shard_elements);
+                                                       shard.offset, shard.offset + shard.count);
         }
     }
 }
@@ -380,6 +384,7 @@ static zr_result keep_options(struct zr_engine *engine, const struct zr_engine_o
     engine->rank = zr_comm_rank(options->comm);
     engine->world = zr_comm_world(options->comm);
     engine->options.shares_parameters &= engine->world > 1;
+    engine->options.root_owns &= engine->world > 1;
     /* Stage 1 has the bits of stage 0. */
     engine->options.stage += engine->options.shares_parameters * (options->stage == 0);
     engine->exchanges_momentum = (options->stage == 0) & zr_engine_is_onebit(engine);

@@ -71,7 +71,8 @@ enum { ZR_NO_UNIT = UINT32_MAX, ZR_AWAITED_UNITS_MAX = 2, ZR_BOUNCE_BUFFERS = 2 
 
 struct zr_engine_run; /* see actions.h */
 
-/* The part of a unit that this rank updates: all of it at stage 0, else its shard. */
+/* The part of a unit that this rank updates: all of it at stage 0, else its shard. With root_owns all or
+ * nothing. */
 struct zr_owned {
     size_t from, to; /* range of elements in the unit; the pointers below point to element `from` */
     struct zr_numbers parameters;
@@ -382,6 +383,7 @@ struct zr_engine {
     double *small_squares; /* [units_count] of this rank's first micro-batch; NULL: not measured */
     struct zr_gradient_squares gradient_squares;
     uint64_t steps_done;
+    uint64_t update_ns; /* from the norm to the end of the update, of all steps; 0: of a delayed update */
     struct zr_loss_scale scaling;
     size_t segments_count; /* of this rank, see zr_engine_segment() */
     unsigned rank, world;
@@ -478,6 +480,15 @@ static inline bool zr_engine_is_frozen(const struct zr_engine *engine, size_t un
     return zr_unit_is_frozen(&engine->layout.units[unit].unit);
 }
 
+/* The part of a unit whose reduced gradients and saved state this rank has. */
+static inline struct zr_overlap zr_engine_shard(const struct zr_engine *engine, size_t unit)
+{
+    const struct zr_layout_unit *u = &engine->layout.units[unit];
+    if (engine->options.root_owns)
+        return (struct zr_overlap){0, engine->rank == 0 ? u->padded_elements : 0};
+    return (struct zr_overlap){engine->rank * u->shard_elements, u->shard_elements};
+}
+
 /* Whether pipeline ranks share a unit. */
 static inline bool zr_engine_is_shared(const struct zr_engine *engine, size_t unit)
 {
@@ -489,11 +500,12 @@ static inline bool zr_engine_is_low_precision(const struct zr_engine *engine)
     return engine->options.precision != ZR_PRECISION_FP32;
 }
 
-/* Whether a rank keeps more of a unit's new parameters than it updates: the others come from its peers. */
+/* Whether ranks keep more of a unit's new parameters than they update: the others come from their peers. */
 static inline bool zr_engine_gathers_new(const struct zr_engine *engine, size_t unit)
 {
     const struct zr_unit_state *state = &engine->units[unit];
-    return !zr_engine_is_frozen(engine, unit) && zr_unit_owned(state) < state->parameters_count;
+    return !zr_engine_is_frozen(engine, unit) &&
+           (engine->options.root_owns || zr_unit_owned(state) < state->parameters_count);
 }
 
 /* Kernels and context for a unit's kept parameters. */
@@ -569,7 +581,7 @@ bool zr_engine_follow_scaling(struct zr_engine *engine, bool finite);
 enum zr_engine_label { ZR_LABEL_PARAMETERS, ZR_LABEL_GRADIENTS };
 #define ZR_ENGINE_LABEL(unit, what) (2 * (unsigned)(unit) + (unsigned)(what))
 
-/* Starts an in-place all-gather of a unit whose parameters are kept whole. */
+/* Starts an in-place all-gather, or broadcast, of a unit whose parameters are kept whole. */
 zr_result zr_engine_all_gather_parameters(struct zr_engine *engine, size_t unit);
 /* Waits for a unit's gather, if any. */
 zr_result zr_engine_await_gather(struct zr_engine *engine, size_t unit);

@@ -355,7 +355,8 @@ static bool has_calls(const struct zr_servers *s)
     _(OUTER_INVISIBLE, "outer for tensors that the host cannot access", o->outer.period > 0 && invisible)    \
     _(SERVERS, "servers", o->servers.on)                                                                     \
     _(SERVER_CALLS, "pull, push, clock, read and write", has_calls(&o->servers) || !o->kernels->executes)    \
-    _(SHARES, "shares_parameters", o->shares_parameters)
+    _(SHARES, "shares_parameters", o->shares_parameters)                                                     \
+    _(ROOT_OWNS, "root_owns", o->root_owns)
 
 #define ENUMERATOR(mode, name, on) mode,
 #define NAME(mode, name, on)       [mode] = (name),
@@ -464,6 +465,10 @@ static const struct zr_rule rules[] = {
     ZR_REQUIRES(SHARES, NULL, NULL, STAGE_TO_2),
     ZR_EXCLUDES(SHARES, NULL, NULL, KEPT, SNAPSHOTS, SERVERS, OFFLOAD, STASHED, OUTER, PACKS_GRADIENTS,
                 PACKS_PARAMETERS, INVISIBLE),
+    ZR_REQUIRES(ROOT_OWNS, NULL, NULL, STAGE_0),
+    ZR_EXCLUDES(ROOT_OWNS, NULL, NULL, SHARES, KEPT, SNAPSHOTS, SERVERS, OFFLOAD, STASHED, OUTER, INVISIBLE),
+    ZR_EXCLUDES(ROOT_OWNS, NULL, NULL, PACKS_GRADIENTS, PACKS_PARAMETERS, TENSOR, PIPELINE, SHARING, SQUARES,
+                SPECULATIVE),
 };
 static const struct zr_mode_table table = {names, rules, sizeof rules / sizeof *rules, is_on, NULL};
 

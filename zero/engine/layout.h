@@ -93,6 +93,10 @@ struct zr_overlap {
 };
 bool zr_layout_overlap(const struct zr_layout_parameter *parameter, size_t from, size_t to,
                        struct zr_overlap *out);
+static inline bool zr_overlap_has(struct zr_overlap range, size_t element)
+{
+    return element >= range.offset && element - range.offset < range.count;
+}
 
 /* Index of a stored element in its whole tensor, counted without padding. */
 uint64_t zr_layout_whole_index(const struct zr_layout_parameter *parameter, size_t element);

@@ -204,24 +204,51 @@ static zr_result add_over(zr_comm *comm, struct exact *number)
     return result;
 }
 
+/* Squares of each rank's shard, in engine->squares: each rank's own, and then those of all. */
+static zr_result exchange_squares(struct zr_engine *engine)
+{
+    size_t units = engine->layout.units_count;
+    zr_result result = zr_engine_all_squares(engine);
+    if (result == ZR_OK && !zr_engine_is_part(engine))
+        result = zr_engine_squares_read(engine, engine->squares);
+    return result == ZR_OK ? zr_comm_host_all_gather(engine->options.comm, engine->squares,
+                                                     units * sizeof *engine->squares, engine->squares + units)
+                           : result;
+}
+
+/* The same on rank 0, which has all gradients. */
+static zr_result squares_of_root(struct zr_engine *engine)
+{
+    size_t units = engine->layout.units_count;
+    zr_result result = ZR_OK;
+    for (size_t i = 0; i < engine->world * units && engine->rank == 0 && result == ZR_OK; i++) {
+        size_t unit = i % units, shard = engine->layout.units[unit].shard_elements;
+        if (engine->units[unit].steps > 0)
+            result = zr_engine_squares(engine, zr_engine_unit_compute(engine, unit), shard,
+                                       zr_numbers_at(engine->units[unit].reduced, i / units * shard),
+                                       &engine->squares[units + i]);
+    }
+    return result;
+}
+
 /* The norm of all gradients: squares in fixed blocks of each shard, added unit by unit, and within a unit
  * rank by rank; with tensor or pipeline parallelism over all engines. The bits are the same on every rank and
  * at every stage. */
 static zr_result gradient_norm(struct zr_engine *engine, double *norm)
 {
     size_t units = engine->layout.units_count;
-    double *mine = engine->squares, *all = mine + units, total = 0;
+    double *all = engine->squares + units, total = 0, totals[ZR_MAX_WORLD];
     struct exact exact = {0};
-    zr_result result = zr_engine_all_squares(engine);
-    if (result == ZR_OK && !zr_engine_is_part(engine))
-        result = zr_engine_squares_read(engine, engine->squares);
-    if (result == ZR_OK)
-        result = zr_comm_host_all_gather(engine->options.comm, mine, units * sizeof *mine, all);
+    zr_result result = engine->options.root_owns ? squares_of_root(engine) : exchange_squares(engine);
     for (size_t u = 0; u < units && result == ZR_OK; u++)
         for (unsigned r = 0; r < engine->world; r++) {
             total += all[r * units + u];
             add_exactly(&exact, all[r * units + u]);
         }
+    if (result == ZR_OK && engine->options.root_owns) {
+        result = zr_comm_host_all_gather(engine->options.comm, &total, sizeof total, totals);
+        total = totals[0];
+    }
     if (result == ZR_OK)
         result = add_over(engine->options.tensor, &exact);
     if (result == ZR_OK)

@@ -24,6 +24,13 @@ zr_result zr_engine_all_gather_parameters(struct zr_engine *engine, size_t unit)
                                     .label = ZR_ENGINE_LABEL(unit, ZR_LABEL_PARAMETERS),
                                     .type = engine->comm_type});
     size_t shard_bytes = engine->layout.units[unit].shard_elements * engine->parameter_bytes;
+    if (engine->options.root_owns)
+        return zr_comm_broadcast(engine->options.comm,
+                                 &(struct zr_broadcast){.buffer = state->whole,
+                                                        .bytes = engine->world * shard_bytes,
+                                                        .root = 0,
+                                                        .type = engine->comm_type},
+                                 &state->parameter_ticket);
     return zr_engine_gather_shards(
         engine, unit,
         &(struct zr_all_gather){.source = (char *)state->whole + engine->rank * shard_bytes,
@@ -150,7 +157,7 @@ static bool keeps_more(const struct zr_engine *engine, size_t unit)
 static bool updates_more(const struct zr_engine *engine, size_t unit)
 {
     return !zr_engine_is_frozen(engine, unit) &&
-           zr_unit_owned(&engine->units[unit]) > engine->layout.units[unit].shard_elements;
+           zr_unit_owned(&engine->units[unit]) > zr_engine_shard(engine, unit).count;
 }
 
 /* Gathers a unit's parameters that this rank holds beyond its shard. */
@@ -366,7 +373,8 @@ void zr_engine_segment(const zr_engine *engine, size_t index, struct zr_shard_se
         return;
     size_t u = unit_of_segment(engine, index), left = index - engine->units[u].first_segment;
     const struct zr_layout_unit *unit = &engine->layout.units[u];
-    size_t from = engine->rank * unit->shard_elements, to = from + unit->shard_elements;
+    const struct zr_overlap shard = zr_engine_shard(engine, u);
+    size_t from = shard.offset, to = from + shard.count;
     const struct zr_owned *owned = &engine->units[u].owned;
     if (!engine->state_tier->store.table->random || engine->units[u].take) /* in a file */
         return;

@@ -84,7 +84,7 @@ enum { ONCE, SUMMED, SUMMED_NARROW, STEPS_KINDS };
 
 static unsigned ranks_kind(const struct zr_engine *engine, size_t unit)
 {
-    bool whole = zr_unit_owned(&engine->units[unit]) > engine->layout.units[unit].shard_elements;
+    bool whole = zr_unit_owned(&engine->units[unit]) > zr_engine_shard(engine, unit).count;
     return engine->world == 1 ? ONE_RANK : whole ? WHOLE_STATE : SHARDED_STATE;
 }
 
@@ -138,6 +138,7 @@ static void place_gradients(struct zr_engine *engine)
         struct zr_state_tier *tier = state->tier;
         state->steps = unit->unit.gradient_uses * engine->options.micro_batches;
         unsigned steps = steps_kind(engine, &plan, u);
+        const struct zr_overlap shard = zr_engine_shard(engine, u);
         state->path = !zr_engine_is_served(engine) ? paths[plan.shards][ranks_kind(engine, u)][steps]
                       : engine->options.reduce == ZR_REDUCE_EACH ? &zr_path_pushed
                                                                  : &zr_path_pushed_once;
@@ -147,12 +148,12 @@ static void place_gradients(struct zr_engine *engine)
         state->take_sums = pooled ? NULL : sums[plan.shards][steps];
         state->input_bytes = pooled || state->take_sums ? sizeof(float) : engine->gradient_bytes;
         state->kept_elements = plan.shards ? unit->shard_elements : unit->padded_elements;
-        state->reduced_at = plan.shards ? 0 : engine->rank * unit->shard_elements;
+        state->reduced_at = plan.shards ? 0 : shard.offset;
         if (state->steps == 0)
             continue;
         state->gradients_at = tier->gradients_elements;
         state->sums_at = pooled ? tier->sums_elements : SIZE_MAX;
-        tier->sums_elements += pooled ? unit->shard_elements : 0;
+        tier->sums_elements += pooled ? shard.count : 0;
         if (state->place->home && !(pooled && plan.shards)) /* shards are summed in their pool of sums */
             tier->gradients_elements += state->kept_elements;
     }
@@ -284,13 +285,13 @@ void zr_engine_place(struct zr_engine *engine)
     engine->gathered_max =
         1 + (engine->options.prefetch_distance > 0 ? engine->options.prefetch_distance : 1);
     engine->first_staged = engine->last_staged = ZR_NO_UNIT;
-    const bool whole = engine->options.stage == 0;
+    const bool whole = engine->options.stage == 0 && !engine->options.root_owns;
     for (size_t u = 0; u < engine->layout.units_count; u++) {
-        size_t shard = engine->layout.units[u].shard_elements;
+        const struct zr_overlap shard = zr_engine_shard(engine, u);
         engine->units[u].tier = zr_engine_is_frozen(engine, u) ? &engine->tiers[0] : engine->state_tier;
-        engine->units[u].owned.from = whole ? 0 : engine->rank * shard;
+        engine->units[u].owned.from = whole ? 0 : shard.offset;
         engine->units[u].owned.to =
-            whole ? engine->layout.units[u].padded_elements : (engine->rank + 1) * shard;
+            whole ? engine->layout.units[u].padded_elements : shard.offset + shard.count;
     }
     place_tensors(engine);
     place_device_resident(engine);

@@ -258,12 +258,23 @@ static zr_result all_reduce(struct zr_engine *engine, size_t unit)
                                 .label = ZR_ENGINE_LABEL(unit, ZR_LABEL_GRADIENTS)});
 }
 
-/* Reduces to this rank's shard, or adds to it. */
+/* Reduces to this rank's shard, or to rank 0, or adds to that. */
 static zr_result reduce_scatter(struct zr_engine *engine, size_t unit, bool accumulate)
 {
     const struct zr_layout_unit *u = &engine->layout.units[unit];
     struct zr_unit_state *state = &engine->units[unit];
     bool wide = state->reduced.precision != engine->options.precision;
+    if (engine->options.root_owns)
+        return zr_comm_reduce(engine->options.comm,
+                              &(struct zr_reduce){.source = state->written,
+                                                  .destination = state->reduced.at,
+                                                  .elements = u->padded_elements,
+                                                  .scale = 1.0f / (float)engine->world,
+                                                  .accumulate = accumulate,
+                                                  .type = engine->comm_type,
+                                                  .wide = wide,
+                                                  .label = ZR_ENGINE_LABEL(unit, ZR_LABEL_GRADIENTS)},
+                              &state->reduce_ticket);
     size_t host_bytes = state->tier->offloaded * u->shard_elements * state->input_bytes;
     engine->moved_bytes += host_bytes;
     return zr_engine_sum_shards(
@@ -304,8 +315,8 @@ zr_result zr_engine_take_sums(struct zr_engine *engine, size_t unit)
     struct zr_unit_state *state = &engine->units[unit];
     if (state->sum_shard)
         return ZR_OK;
-    zr_result result = zr_take(state->tier->arena, ZR_TAG_GRAD, u->shard_elements, sizeof(float),
-                               (void **)&state->sum_shard);
+    zr_result result = zr_take(state->tier->arena, ZR_TAG_GRAD, zr_engine_shard(engine, unit).count,
+                               sizeof(float), (void **)&state->sum_shard);
     zr_engine_set_kept(engine, unit, state->kept);
     return result == ZR_OK ? ZR_OK : zr_name_unit(result, u->unit.name);
 }

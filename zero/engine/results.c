@@ -200,13 +200,12 @@ zr_result zr_engine_squares(const struct zr_engine *engine, struct zr_compute co
 struct zr_numbers zr_engine_counted_gradients(const struct zr_engine *engine, size_t unit,
                                               struct zr_overlap *range)
 {
-    const struct zr_layout_unit *u = &engine->layout.units[unit];
     const struct zr_unit_state *state = &engine->units[unit];
     if (zr_engine_sends_momentum(engine)) {
-        *range = (struct zr_overlap){0, u->padded_elements};
+        *range = (struct zr_overlap){0, engine->layout.units[unit].padded_elements};
         return (struct zr_numbers){state->kept, engine->options.precision};
     }
-    *range = (struct zr_overlap){engine->rank * u->shard_elements, u->shard_elements};
+    *range = zr_engine_shard(engine, unit);
     return state->reduced;
 }
 

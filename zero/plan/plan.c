@@ -382,6 +382,7 @@ static zr_result rehearse(struct zr_byte_plan *out, struct rehearsal *rehearsal)
             .compression = request->compression,
             .measures_squares = request->measures_squares,
             .shares_parameters = request->shares_parameters,
+            .root_owns = request->root_owns,
             .kept = request->keeps_state ? &(struct zr_kept_memory){.take = NULL} : NULL,
             .snapshots = request->snapshots,
             .outer = outer,

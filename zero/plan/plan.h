@@ -25,6 +25,7 @@ struct zr_plan_request {
     bool snapshots;         /* saves are written by a thread: zr_engine_options.snapshots */
     bool backs_up;          /* with copies on other ranks: zr_engine_options.backup */
     bool shares_parameters; /* see struct zr_engine_options */
+    bool root_owns;         /* likewise */
     enum zr_precision precision;
     struct zr_optimizer_options optimizer;
     size_t bucket_bytes;                     /* maximum size of a bucket */

@@ -139,6 +139,7 @@ zr_result zr_trainer_state_open(struct zr_trainer_state *out, const struct zr_tr
                                                       .backup = options->mesh->backup,
                                                       .backup_distance = options->mesh->backup_distance,
                                                       .shares_parameters = options->shares_parameters,
+                                                      .root_owns = options->root_owns,
                                                       .outer = outer,
                                                       .servers = options->servers,
                                                       .precision = options->precision,

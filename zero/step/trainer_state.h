@@ -26,6 +26,7 @@ struct zr_trainer_state_options {
     const struct zr_kept_memory *kept; /* likewise */
     bool snapshots;                    /* likewise */
     bool shares_parameters;            /* likewise */
+    bool root_owns;                    /* likewise */
     struct zr_outer outer;             /* its communicator is the mesh's */
     struct zr_servers servers;
     bool differs; /* keep `old` and `difference` of the state */

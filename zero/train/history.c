@@ -267,6 +267,10 @@ void zr_history_measure(const struct zr_history *history, struct zr_rank_report 
     report->host_waits_last_step = history->host_waits_last_step;
     report->driver_calls_last_step = history->driver_calls_last_step;
     report->graph_steps = rank->state.trainer->graph.launches_count;
+    const struct zr_comm_volume *kinds = counters.by_kind, *before = history->comm_before.by_kind;
+    report->replicate_ns = kinds[ZR_COMM_BROADCAST].busy_ns - before[ZR_COMM_BROADCAST].busy_ns;
+    report->gather_ns = kinds[ZR_COMM_REDUCE].busy_ns - before[ZR_COMM_REDUCE].busy_ns;
+    report->update_ns = rank->state.engine->update_ns;
     report->comm_busy_ns = counters.busy_ns - history->comm_before.busy_ns;
     report->comm_exposed_ns = counters.exposed_ns - history->comm_before.exposed_ns;
 }

@@ -462,17 +462,17 @@ static zr_result lay_out(struct zr_prove *prove, const struct zr_layout_paramete
 {
     zr_engine *engine = prove->rank->state.engine;
     const struct zr_optimizer_slot *slot = slot_of(engine, p, state);
-    size_t shard = engine->layout.units[p->parameter.unit].shard_elements, from = engine->rank * shard;
-    bool whole = slot && slot->whole, first = p->offset / shard == engine->rank;
-    size_t pieces = whole ? first : zr_layout_pieces(p, from, from + shard);
+    const struct zr_overlap shard = zr_engine_shard(engine, p->parameter.unit);
+    const size_t from = shard.offset, end = from + shard.count;
+    bool whole = slot && slot->whole, first = zr_overlap_has(shard, p->offset);
+    size_t pieces = whole ? first : zr_layout_pieces(p, from, end);
     struct zr_owned owned;
     if (p->parameter.part.copy)
         return ZR_OK;
     zr_result result = zr_engine_take_owned(engine, p->parameter.unit, &owned);
     for (size_t k = 0; k < pieces && result == ZR_OK; k++) {
         struct zr_tensor_piece all = {p->offset, whole ? slot->whole(&p->parameter) : 0, p->global_index};
-        result =
-            lay_out_numbers(prove, p, state, &owned, whole ? all : zr_layout_piece(p, from, from + shard, k));
+        result = lay_out_numbers(prove, p, state, &owned, whole ? all : zr_layout_piece(p, from, end, k));
     }
     zr_result given = zr_engine_give_owned(engine, p->parameter.unit, false);
     return result == ZR_OK ? given : result;

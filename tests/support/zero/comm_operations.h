@@ -125,6 +125,39 @@ static void trial_reduce_scatter(struct trial *t, enum zr_comm_type type, size_t
     trial_give_back(t, &b);
 }
 
+static void trial_reduce(struct trial *t, enum zr_comm_type type, size_t count, uint64_t seed)
+{
+    size_t unit = zr_comm_type_bytes(type);
+    struct trial_buffers b = trial_take(t, count * 4);
+    for (unsigned variant = 0; variant < 3; variant++) { /* in place, apart, accumulated wide */
+        enum zr_comm_type into = variant == 2 ? ZR_COMM_FP32 : type;
+        struct zr_reduce op = {.source = b.source,
+                               .destination = variant == 0 ? b.source : b.got,
+                               .elements = count,
+                               .root = variant % t->world,
+                               .scale = 0.3f,
+                               .accumulate = variant == 2,
+                               .type = type,
+                               .wide = variant == 2};
+        trial_fill(t, type, b.source, count, seed + variant);
+        for (size_t i = 0; i < count; i++) {
+            float sum = trial_sum(t->world, type, seed + variant, i, op.scale);
+            if (variant > 0)
+                trial_store(into, b.got, i, TRIAL_BEFORE);
+            trial_store(into, b.want, i,
+                        t->rank != op.root ? TRIAL_BEFORE
+                        : variant == 2     ? TRIAL_BEFORE + sum
+                                           : sum);
+            if (t->rank != op.root && variant == 0) /* a source stays as it is */
+                trial_store(into, b.want, i, trial_value(type, seed, t->rank, i));
+        }
+        trial_run(t, ZR_COMM_REDUCE, t->rank == op.root ? 0 : count * unit,
+                  zr_comm_reduce(t->comm, &op, &ticket));
+        trial_compare(t, op.destination, b.want, count * zr_comm_type_bytes(into), "reduce");
+    }
+    trial_give_back(t, &b);
+}
+
 static void trial_all_reduce(struct trial *t, enum zr_comm_type type, size_t shard, uint64_t seed)
 {
     size_t unit = zr_comm_type_bytes(type), whole = t->world * shard;
@@ -276,6 +309,8 @@ static void trial_nothing(struct trial *t)
                 "reduce-scatter of nothing");
     trial_check(t, zr_comm_all_reduce(t->comm, &(struct zr_all_reduce){.scale = 1}, &ticket) == ZR_OK,
                 "all-reduce of nothing");
+    trial_check(t, zr_comm_reduce(t->comm, &(struct zr_reduce){.scale = 1}, &ticket) == ZR_OK,
+                "reduce of nothing");
     trial_check(t, zr_comm_all_gather(t->comm, &(struct zr_all_gather){0}, &ticket) == ZR_OK,
                 "all-gather of nothing");
     trial_check(t, zr_comm_all_to_all(t->comm, &(struct zr_all_gather){0}, &ticket) == ZR_OK,
@@ -358,6 +393,7 @@ static unsigned trial_operations(zr_comm *comm, const struct trial_options *opti
         for (int type = 0; type < ZR_COMM_TYPE_COUNT; type++) {
             trial_reduce_scatter(&t, (enum zr_comm_type)type, shards[s], own + 10);
             trial_all_reduce(&t, (enum zr_comm_type)type, shards[s], own + 20);
+            trial_reduce(&t, (enum zr_comm_type)type, shards[s] * 2, own + 30);
         }
         t.shift_bytes = s % 2 ? 1 + s : 0;
         trial_all_gather(&t, bytes, own + 40);

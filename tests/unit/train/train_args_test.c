@@ -212,6 +212,7 @@ static void test_refusals(void)
 /* Settings that decide what an engine is; each one excludes or requires some of the others. */
 static const char *const settings[] = {
     "--ranks-as threads",
+    "--ranks-as threads --master",
     "--tp 2",
     "--cp 2",
     "--pp 2",

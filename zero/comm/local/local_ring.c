@@ -41,13 +41,18 @@ static bool has_reached(_Atomic uint32_t *word, uint32_t target)
 }
 
 /* Waits for a counter of peer p / advances one: at once, or with `queues` in stream order. */
-static zr_result await_word(const struct local_comm *comm, unsigned p, _Atomic uint32_t *word,
+static zr_result await_word(struct local_comm *comm, unsigned p, _Atomic uint32_t *word,
                             _Atomic uint32_t *sleepers, uint32_t target)
 {
     const struct zr_comm_options *o = &comm->base.options;
     if (comm->queues)
         return o->kernels->streams->word_wait(o->beside, word, target);
-    return has_reached(word, target) ? ZR_OK : zr_local_wait_for_peer(comm, p, word, sleepers, target);
+    if (has_reached(word, target))
+        return ZR_OK;
+    const uint64_t start_ns = zr_os_now_ns();
+    zr_result result = zr_local_wait_for_peer(comm, p, word, sleepers, target);
+    comm->base.waited_ns += zr_os_now_ns() - start_ns;
+    return result;
 }
 
 static zr_result move_word(const struct local_comm *comm, _Atomic uint32_t *word, uint32_t value,
@@ -246,13 +251,13 @@ static zr_result read_sum(struct local_comm *comm, const struct movement *move, 
     for (unsigned p = 0; p < comm->base.world; p++) {
         const char *slot;
         if (p == rank) {
-            comm->from[p] = move->source + rank * move->piece.bytes + part.first;
+            comm->from[p] = zr_comm_addends(move->adds, rank) + part.first;
             continue;
         }
         zr_result result = peer_slot(comm, p, move->piece, &slot);
         if (result != ZR_OK)
             return result;
-        comm->from[p] = slot + place_of(p, rank) * move->part_bytes;
+        comm->from[p] = slot + (move->apart ? place_of(p, rank) * move->part_bytes : 0);
         comm->base.received_bytes += part.bytes;
     }
     return sum(comm, move->adds, part);
@@ -352,7 +357,7 @@ static zr_result meet(struct local_comm *comm, const struct movement *move, bool
 static zr_result sum_directly(struct local_comm *comm, const struct movement *move)
 {
     unsigned rank = comm->base.rank;
-    size_t own = rank * move->piece.bytes;
+    size_t own = move->apart ? rank * move->piece.bytes : 0;
     for (size_t first = 0; first < move->piece.bytes;) {
         size_t bytes = smaller(move->piece.bytes - first, BLOCK_BYTES);
         for (unsigned p = 0; p < comm->base.world; p++) {
@@ -433,15 +438,16 @@ static zr_result move_all(struct local_comm *comm, const struct movement *move)
     return result;
 }
 
-/* The movement of a reduction: a sum for each rank. */
+/* The movement of a reduction: a sum for each rank, or for one. */
 static struct movement reduction(const struct local_comm *comm, const struct zr_comm_item *item)
 {
+    const bool apart = item->kind != ZR_COMM_REDUCE, sums = zr_comm_sums(item, comm->base.rank);
     return (struct movement){.piece = {.kind = item->kind, .bytes = item->bytes},
-                             .part_bytes = comm->each_bytes,
+                             .part_bytes = apart ? comm->each_bytes : comm->slot_bytes,
                              .source = item->reduction.source,
-                             .fills = true,
-                             .apart = true,
-                             .adds = item,
+                             .fills = apart || !sums,
+                             .apart = apart,
+                             .adds = sums ? item : NULL,
                              .only = comm->base.world};
 }
 
@@ -646,6 +652,7 @@ zr_result zr_local_run(struct zr_comm *comm, const struct zr_comm_item *item)
 {
     struct local_comm *self = (struct local_comm *)comm;
     switch (item->kind) {
+    case ZR_COMM_REDUCE:
     case ZR_COMM_REDUCE_SCATTER:
         return run_reduction(self, item);
     case ZR_COMM_ALL_GATHER:

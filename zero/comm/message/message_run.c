@@ -65,13 +65,14 @@ static zr_result post_part(struct message_comm *self, const struct zr_comm_item 
     zr_result result = ZR_OK;
     for (unsigned i = 1; i < self->base.world && result == ZR_OK; i++) {
         unsigned to = neighbour(self, i), from = neighbour(self, self->base.world - i);
-        result = post_pair(self, &self->under_way[index & 1],
-                           &(struct pair){.out = op->reduction.source + to * op->bytes + first,
-                                          .in = place_in_slot(self, index, from),
-                                          .out_bytes = bytes,
-                                          .in_bytes = bytes,
-                                          .to = to,
-                                          .from = from});
+        result = post_pair(
+            self, &self->under_way[index & 1],
+            &(struct pair){.out = zr_comm_sums(op, to) ? zr_comm_addends(op, to) + first : NULL,
+                           .in = zr_comm_sums(op, self->base.rank) ? place_in_slot(self, index, from) : NULL,
+                           .out_bytes = bytes,
+                           .in_bytes = bytes,
+                           .to = to,
+                           .from = from});
     }
     return result;
 }
@@ -83,8 +84,7 @@ static zr_result add_part(struct message_comm *self, const struct zr_comm_item *
     struct zr_kernel_context *context;
     struct zr_sum sum = op->reduction.sum;
     for (unsigned p = 0; p < self->base.world; p++)
-        self->from[p] =
-            p == rank ? op->reduction.source + rank * op->bytes + first : place_in_slot(self, index, p);
+        self->from[p] = p == rank ? zr_comm_addends(op, rank) + first : place_in_slot(self, index, p);
     sum.n = part_bytes(self, op, index) / ZR_COMM_TYPE_BYTES(op->type);
     sum.from = self->from;
     sum.to.at = (char *)sum.to.at + first * op->reduction.widens;
@@ -102,7 +102,7 @@ static zr_result run_reduction(struct message_comm *self, const struct zr_comm_i
             result = post_part(self, op, i + 1);
         if (result == ZR_OK)
             result = zr_message_wait(self, &self->under_way[i & 1]);
-        if (result == ZR_OK)
+        if (result == ZR_OK && zr_comm_sums(op, self->base.rank))
             result = add_part(self, op, i);
     }
     return result;
@@ -322,6 +322,7 @@ zr_result zr_message_run(struct zr_comm *comm, const struct zr_comm_item *item)
 {
     struct message_comm *self = (struct message_comm *)comm;
     switch (item->kind) {
+    case ZR_COMM_REDUCE:
     case ZR_COMM_REDUCE_SCATTER:
         return run_reduction(self, item);
     case ZR_COMM_ALL_GATHER:

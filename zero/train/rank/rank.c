@@ -336,6 +336,7 @@ zr_result zr_rank_open(struct zr_rank *out, const struct zr_train_config *config
                                                .kept = out->keep ? &out->kept : NULL,
                                                .snapshots = config->save_background,
                                                .shares_parameters = zr_train_shares_parameters(config),
+                                               .root_owns = config->master,
                                                .outer = config->outer,
                                                .servers = servers,
                                                .differs = zr_train_differs(config),

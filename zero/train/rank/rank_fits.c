@@ -12,14 +12,17 @@
  * for each thread that allocates. */
 enum { LIBRARY_MIB = 64, LIBRARY_THREAD_MIB = 72 };
 
-/* Memory of the machine for all ranks here, if each takes as much as this one. Threads share parameters. */
+/* Memory of the machine for all ranks here, if each takes as much as this one. Threads share parameters, or
+ * rank 0 has the state of all. */
 static uint64_t bytes_here(const struct zr_rank *rank, size_t each_bytes)
 {
-    const unsigned ranks = rank->config->ranks_here,
-                   without = zr_train_shares_parameters(rank->config)
-                                 ? ranks - ranks / zr_train_shards(rank->config)
-                                 : 0;
-    return (uint64_t)each_bytes * ranks - (uint64_t)rank->plan.peak_by_tag_bytes[ZR_TAG_PARAM] * without;
+    const struct zr_train_config *config = rank->config;
+    const unsigned ranks = config->ranks_here, others = ranks - ranks / zr_train_shards(config);
+    const size_t *bytes = rank->plan.peak_by_tag_bytes;
+    const uint64_t once = config->master ? bytes[ZR_TAG_MASTER] + bytes[ZR_TAG_OPTIMIZER]
+                          : zr_train_shares_parameters(config) ? bytes[ZR_TAG_PARAM]
+                                                               : 0;
+    return (uint64_t)each_bytes * ranks - once * others;
 }
 
 zr_result zr_rank_check_plan_fits(const struct zr_rank *rank)

@@ -42,6 +42,7 @@ zr_result zr_rank_request(struct zr_plan_request *out, const struct zr_train_con
                                     .snapshots = config->save_background,
                                     .backs_up = zr_train_mesh(config).backup,
                                     .shares_parameters = zr_train_shares_parameters(config),
+                                    .root_owns = config->master,
                                     .precision = zr_train_precision(config),
                                     .optimizer = config->optimizer,
                                     .stages = config->stages,

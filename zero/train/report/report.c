@@ -133,6 +133,10 @@ static void print_model(struct zr_text_page *page, const struct zr_train_config 
         zr_text_print(
             &page->text,
             "ranks are threads: data rank 0 keeps the parameters of all, and each updates a shard\n");
+    if (config->master)
+        zr_text_print(&page->text,
+                      "ranks are threads: rank 0 has the optimizer state, updates, and sends parameters "
+                      "to the others in each step\n");
     if (shape->fp8) {
         unsigned all, suited = zr_shape_fp8_matrices(shape, &all);
         zr_text_print(&page->text, "fp8: products by %u of a block's %u matrices%s\n", suited, all,
@@ -334,6 +338,8 @@ zr_result zr_report_plan(const struct zr_train_config *config, uint64_t paramete
         zr_text_print(&page.text, "  %-11s %10s  %18s  at most, sent by a rank per check of packing\n",
                       "checks", zr_number_bytes(number[0], rank->planned_check_bytes),
                       zr_number_grouped(number[1], rank->planned_check_bytes));
+    if (config->master)
+        zr_report_master_plan(&page, ranks, world);
     print_others(&page, rank);
     print_whole(&page, config, rank, parameters);
     if (!ranks_agree(ranks, world)) {
@@ -738,6 +744,8 @@ static void print_speed(struct zr_text_page *page, const struct zr_training_repo
             zr_text_print(&page->text, "  %s bytes sent per rank and step, as the mean of %zu steps\n",
                           zr_number_grouped(number[0], (uint64_t)run->ranks[0].mean_sent_bytes),
                           run->steps_count);
+        if (run->config->master)
+            zr_report_master_speed(page, run);
         if (run->config->outer.period > 0)
             print_exchanges(page, run);
         if (run->config->redundancy > 1)

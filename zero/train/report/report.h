@@ -71,8 +71,10 @@ struct zr_rank_report {
     uint64_t driver_calls_last_step;
     uint64_t host_waits_last_step; /* waits for a GPU between the first operation of the step and its end */
     uint64_t graph_steps;          /* steps launched as a graph */
-    uint64_t comm_busy_ns, comm_exposed_ns; /* over the whole run */
-    struct zr_spill_report spill;           /* zeros without --spill */
+    uint64_t comm_busy_ns, comm_exposed_ns; /* over the whole run; likewise the next ones */
+    /* In broadcasts and reduces, without waits for other ranks; from the norm to the end of updates. */
+    uint64_t replicate_ns, gather_ns, update_ns;
+    struct zr_spill_report spill; /* zeros without --spill */
 };
 
 /* The sizes that a run has had: data replicas from the end of a step on. */
@@ -132,6 +134,12 @@ zr_result zr_report_servers(const struct zr_train_config *config, zr_arena *host
 struct zr_served_report;
 json_t *zr_report_servers_json(const struct zr_train_config *config, const struct zr_served_report *run,
                                zr_arena *host_arena);
+/* --master: lines of the plan / of the final tables / the object for --json; `run` NULL: the plan only. */
+struct zr_text_page;
+void zr_report_master_plan(struct zr_text_page *page, const struct zr_rank_report *ranks, unsigned world);
+void zr_report_master_speed(struct zr_text_page *page, const struct zr_training_report *run);
+json_t *zr_report_master_json(const struct zr_rank_report *ranks, unsigned world,
+                              const struct zr_training_report *run);
 /* The stages for --json: an array by pipeline rank. */
 json_t *zr_report_stages_json(const struct zr_train_config *config, const struct zr_rank_report *ranks,
                               const struct zr_timeline *timeline, zr_arena *host_arena);

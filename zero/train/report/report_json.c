@@ -405,6 +405,8 @@ zr_result zr_report_json(const struct zr_training_report *run)
         add(&out, "worker_loss", list(run->worker_loss, run->steps_count));
     if (run->served)
         add(&out, "servers", zr_report_servers_json(run->config, run->served, run->host_arena));
+    if (run->config->master)
+        add(&out, "master", zr_report_master_json(run->ranks, run->world, run));
     add_ranks(&out, &(struct ranks_view){run->config, run->ranks, run->world, true, zr_run_updated(run)});
     return output_close(&out, path);
 }
@@ -470,6 +472,8 @@ zr_result zr_report_json_plan(const struct zr_plan_report *plan)
         add(&out, "pipeline", zr_report_stages_json(config, plan->ranks, plan->timeline, plan->host_arena));
     if (config->comm == ZR_TRAIN_COMM_PS)
         add(&out, "servers", zr_report_servers_json(config, NULL, plan->host_arena));
+    if (config->master && plan->ranks)
+        add(&out, "master", zr_report_master_json(plan->ranks, config->world, NULL));
     add_ranks(&out, &(struct ranks_view){config, plan->ranks, plan->ranks ? config->world : 0, false, true});
     return output_close(&out, config->json);
 }

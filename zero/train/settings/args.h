@@ -140,6 +140,7 @@ struct zr_train_config {
     uint64_t join;                          /* --join: a launcher's pid */
     unsigned redundancy;                    /* 2: each rank's state has a copy on another rank */
     unsigned ranks_as;                      /* enum zr_ranks_as */
+    bool master;                            /* --master: rank 0 keeps the state and updates */
     const struct zr_data *data_of_ranks; /* opened before ranks that are threads, which share it; else NULL */
     double rejoin_within;                /* seconds */
     struct zr_start start;               /* launcher of the ranks */
@@ -389,9 +390,10 @@ static inline bool zr_train_compresses(const struct zr_train_config *config)
 static inline bool zr_train_shares_parameters(const struct zr_train_config *config)
 {
     const struct zr_pipeline pipeline = zr_stages_pipeline(&config->stages, NULL);
-    return config->ranks_as == ZR_RANKS_AS_THREADS && zr_train_shards(config) > 1 && config->stage <= 2 &&
-           config->offload_optimizer == ZR_TIER_NONE && !zr_train_compresses_data(config) &&
-           config->outer.period == 0 && !zr_pipeline_is_asynchronous(&pipeline);
+    return config->ranks_as == ZR_RANKS_AS_THREADS && !config->master && zr_train_shards(config) > 1 &&
+           config->stage <= 2 && config->offload_optimizer == ZR_TIER_NONE &&
+           !zr_train_compresses_data(config) && config->outer.period == 0 &&
+           !zr_pipeline_is_asynchronous(&pipeline);
 }
 /* Whether gradients are sent by a method / by one that keeps errors, see zero/engine/errors.h. */
 static inline bool zr_compression_is_by(const struct zr_compression *compression,

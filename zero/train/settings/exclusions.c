@@ -102,6 +102,7 @@ static bool is_left_open(const struct zr_train_config *c, const char *option)
     _(SECRET_FILE, "--secret-file", "", c->secret_file[0])                                                   \
     _(FORKED, "ranks that zr-train starts, with --ranks", "", c->start.kind == ZR_START_FORK)                \
     _(THREADS, "--ranks-as threads", "", c->ranks_as == ZR_RANKS_AS_THREADS)                                 \
+    _(MASTER, "--master", "", c->master)                                                                     \
     _(MAX_RESTARTS, "--max-restarts", "", c->max_restarts > 0)                                               \
     _(REDUNDANCY, "--redundancy 2", "", c->redundancy > 1)                                                   \
     _(REDUNDANCY_HERE, "--redundancy 2 on one machine", "", c->redundancy > 1 && !zr_train_is_apart(c))      \
@@ -399,6 +400,13 @@ static const struct zr_rule rules[] = {
     ZR_REQUIRES(THREADS, "torchrun and srun start processes", NULL, FORKED),
     ZR_REQUIRES(THREADS, "a process has one GPU here", NULL, HOST),
     ZR_EXCLUDES(THREADS, "it is about a process for each rank", NULL, MAX_RESTARTS, SAVE_BACKGROUND, SPILL),
+    ZR_REQUIRES(MASTER, "it shows the cost of torch.nn.DataParallel, whose ranks are threads", NULL, THREADS),
+    ZR_REQUIRES(MASTER, "rank 0 has the whole optimizer state", NULL, STAGE_0),
+    ZR_EXCLUDES(MASTER, "ranks divide only the rows of a step", NULL, TP, CP, PP),
+    ZR_EXCLUDES(MASTER, "rank 0 updates when it has all gradients, and sends parameters as they are", NULL,
+                OFFLOAD, SPECULATIVE, COMPRESS, OUTER),
+    ZR_EXCLUDES(MASTER, "only rank 0 has the gradients of a step", NULL, NOISE),
+    ZR_REQUIRES(MASTER, "there is no other rank to send copies to", "give more --ranks", SHARDS),
     ZR_EXCLUDES(RESIZE, "it takes its sizes from events", NULL, ELASTIC),
     ZR_REQUIRES(RESIZE, "zr-train starts the ranks of each size", "give --elastic MIN:MAX", LOCAL),
     ZR_REQUIRES(ELASTIC_APART, "the state of a lost host is in copies on others", NULL, REDUNDANCY),

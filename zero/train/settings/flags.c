@@ -103,6 +103,8 @@ const struct zr_flag zr_flags[] = {
     COUNT("ranks", memory, world, "1", 1, 256, "processes that train together"),
     CHOICE("ranks-as", memory, ranks_as, "processes", "processes|threads",
            "threads: one process, parameters in memory once"),
+    SWITCH("master", memory, master,
+           "rank 0 has the optimizer and the others copy parameters, as in DataParallel"),
     COUNT("tp", memory, shape.tensor, "1", 1, 256, "ranks that divide each layer (tensor parallel)"),
     COUNT("cp", memory, shape.context, "1", 1, 256,
           "ranks that divide each sequence (context parallel, ring attention)"),
