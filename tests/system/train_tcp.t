@@ -91,20 +91,40 @@ def check_restart(lost):
         same(json.load(file)["loss_hex"], want.report["loss_hex"], "with the losses of a run without a kill")
 
 
-def check_smaller():
-    """A rank that is lost with its launcher leaves the run, whose losses are those of a schedule."""
-    flags = dict(stage=2, steps=300, global_batch=6, eval_every=0)
+def check_smaller(ranks, steps, lose, **shape):
+    """The ranks that lose() takes with their launchers leave the run, whose losses are those of a schedule with its sizes."""
+    flags = {**FLAGS, **shape, "stage": 2, "steps": steps, "global_batch": 12, "eval_every": 0}
     where, log, report = free_port("127.0.0.1"), path("elastic.jsonl"), path("elastic.json")
-    ranks = [start_rank(rank, 3, where, elastic="2:3", redundancy=2, max_restarts=1, rejoin_within=0.5, heartbeat=0.5, **flags,
-                        **({"log": log, "json": report} if rank == 0 else {})) for rank in range(3)]
-    wait_for(lambda: os.path.exists(log) and open(log).read().count("\n") >= 20)  # copies of a step exist two steps later
-    ranks[1].kill()
-    words = [one.communicate(timeout=HANG)[1] for one in ranks]
-    ok(ranks[0].returncode == ranks[2].returncode == 0 and "rank 1 stays away: this host takes its place" in words[0]
-       and "begins with 2 data replicas" in words[0], "a host that is lost for good: the run goes on without it") or note("".join(words)[-1500:])
+    for file in (log, report):
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(file)
+    run = [start_rank(rank, ranks, where, elastic=f"2:{ranks}", redundancy=2, max_restarts=1, rejoin_within=0.5, heartbeat=0.5, **flags,
+                      **({"log": log, "json": report} if rank == 0 else {})) for rank in range(ranks)]
+    name, lost = lose(run, log)
+    words = [one.communicate(timeout=HANG)[1] for one in run]
+    if not ok(all(one.returncode == 0 or one is lost for one in run) and "stays away: this host takes its place" in words[0]
+              and "begins with 2 data replicas" in words[0], f"{name}: the run goes on without it"):
+        note("".join(words)[-1500:])
+        return
     with open(report) as file:
         got = json.load(file)
-    same(got["loss_hex"], train(**FLAGS, **flags, ranks=3, resize=f"{got['sizes'][-1]['step']}:2").report["loss_hex"], "with the losses of --resize")
+    sizes = ",".join(f"{size['step']}:{size['replicas']}" for size in got["sizes"][1:])
+    same(got["loss_hex"], train(**flags, ranks=ranks, resize=sizes).report["loss_hex"], f"{name}: with the losses of --resize")
+
+
+def lose_one(run, log):
+    wait_for(lambda: os.path.exists(log) and open(log).read().count("\n") >= 20)  # copies of a step exist two steps later
+    run[1].kill()
+    return "a host that is lost for good", run[1]
+
+
+def lose_another(run, log):
+    """No step has been copied in the new size when its first ranks meet."""
+    in_steps(log)
+    os.kill(children(run[3].pid)[0], signal.SIGTERM)
+    run[3].wait()
+    run[2].kill()
+    return "a host that is lost while the run gets smaller", run[2]
 
 
 def check_refused(reason, **flags):
@@ -118,7 +138,8 @@ if socket.has_ipv6 and os.path.exists("/proc/net/if_inet6"):
     check_rendezvous("[::1]")
 check_lost()
 check_restart(lost=0)
-check_smaller()
+check_smaller(3, 300, lose_one)
+check_smaller(4, 30, lose_another, seq=64)
 far = dict(comm="tcp", ranks=2, rank=1, secret_file=SECRET)
 check_refused("--rendezvous requires --comm tcp", rendezvous="a:1")
 check_refused("--heartbeat requires --comm tcp", heartbeat=2)

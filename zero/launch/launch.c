@@ -168,7 +168,9 @@ static void await_rejoin(struct launcher *launcher)
     if (!launcher->restarting) /* other launchers count too */
         launcher->restarts = atomic_load(&launcher->local->restarts) + 1;
     launcher->restarting = true;
-    launcher->rejoin_ns = launcher->now_ns + rejoin_limit_ns(launcher->options);
+    /* A launcher's only rank waits for those of other launchers, and no rank of this one for it. */
+    launcher->rejoin_ns =
+        launcher->now_ns + (launcher->local->apart ? REJOIN_NS : rejoin_limit_ns(launcher->options));
 }
 
 /* Whether a rank may have a successor beyond max_restarts: with replicas, as long as steps end. */

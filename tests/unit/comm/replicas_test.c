@@ -80,6 +80,20 @@ static void test_notice_meanwhile(void)
     zr_local_control_end(&fixture.control);
 }
 
+/* A change that another rank does not follow. */
+static void test_undone(void)
+{
+    struct fixture fixture;
+    begin(&fixture, WORLD);
+    zr_local_move(fixture.local, 0);
+    atomic_store(&fixture.local->resizing, false);
+    zr_local_move(fixture.local, 2);
+    zr_local_undo_move(fixture.local);
+    tap_ok(atomic_load(&fixture.local->moved) == 1 && !atomic_load(&fixture.local->resizing),
+           "a change that is undone leaves the state of the change before");
+    zr_local_control_end(&fixture.control);
+}
+
 static void test_stand_in_first(void)
 {
     struct fixture fixture;
@@ -99,5 +113,6 @@ int main(void)
 {
     test_notice_meanwhile();
     test_stand_in_first();
+    test_undone();
     return tap_done();
 }

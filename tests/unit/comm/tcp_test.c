@@ -445,6 +445,25 @@ static void body_failed(struct peer *peer)
     zr_tcp_abort(&peer->transport, true);
 }
 
+/* A change of size: rank 2 is killed before it leaves, or, of four, has lost rank 3 before the others. */
+static void body_parted(struct peer *peer)
+{
+    char words[ZR_TRANSPORT_WHY_BYTES] = "";
+    const bool returns = peer->world == 4;
+    exchange(peer, peer->world);
+    if (peer->rank == peer->world - 1)
+        raise(SIGKILL);
+    if (peer->rank == 2) {
+        zr_tcp_abort(&peer->transport, false);
+        return;
+    }
+    const enum zr_tcp_loss loss = zr_tcp_part(&peer->transport, words);
+    check(peer,
+          loss == (returns ? ZR_TCP_RANK_RETURNS : ZR_TCP_RANK_LOST) && strstr(words, "rank 2 on host") &&
+              strstr(words, returns ? "it has lost a rank" : "has been killed"),
+          "loss %d: %s", (int)loss, words);
+}
+
 /* ---- Strangers and hostile ranks ----------------------------------------------------------------------- */
 
 enum { STRANGERS = 70 }; /* more than rank 0 hears at a time */
@@ -590,41 +609,75 @@ static int be_others(const struct sockaddr_in *where)
     return self.failures > 0;
 }
 
-/* Rank 0 has a successor, which knows the run's number and an older generation than rank 1. */
-static void test_generations(void)
+/* Rank 1 has all its connections to rank 0, and rank 2 is lost after the table was sent. */
+static int be_lost(const struct sockaddr_in *where)
 {
-    struct zr_local_control control;
+    struct zr_tcp_reply reply;
+    struct zr_tcp_introduction own = {
+        .rank = 1, .world = 3, .streams = 1, .run = 7, .family = 4, .port = 1, .host = "hand"};
+    int first = dial(where, &own);
+    own.rank = 2;
+    int second = introduce(where, &own, &reply);
+    own.generation = reply.generation;
+    own.rank = own.stream = 1;
+    dial(where, &own);
+    close(second);
+    heard(first); /* until rank 0 has ended */
+    return 0;
+}
+
+/* Rank 0 meets the others again, which a child is. Returns its result, and the child's exit status. */
+static zr_result meet_by_hand(struct zr_local_world *local, bool *missing,
+                              int (*others)(const struct sockaddr_in *where), int *status)
+{
     struct zr_transport transport;
     struct sockaddr_in address;
     char where[ZR_TCP_ADDRESS_BYTES];
-    int status = -1;
-    struct zr_tcp_options options = {
-        .world = 3, .streams = 1, .join_timeout_ns = 20 * SECOND, .rendezvous = where};
+    struct zr_tcp_options options = {.world = 3,
+                                     .streams = 1,
+                                     .join_timeout_ns = 20 * SECOND,
+                                     .rendezvous = where,
+                                     .local = local,
+                                     .missing = missing};
     memcpy(options.secret, by_hand_secret, sizeof options.secret);
-    if (zr_local_control_make(&control, 3) != ZR_OK ||
-        zr_tcp_listen(&options.listener, "127.0.0.1:0", where) != ZR_OK) {
-        tap_ok(false, "no control block or port");
-        return;
-    }
-    options.local = control.local;
-    atomic_store(&control.local->run, 7);
-    atomic_store(&control.local->generation, 4);
+    zr_result result = zr_tcp_listen(&options.listener, "127.0.0.1:0", where);
+    if (result != ZR_OK)
+        return result;
     getsockname(options.listener, (struct sockaddr *)&address, &(socklen_t){sizeof address});
     fflush(stdout);
     pid_t pid = fork();
     if (pid == 0)
-        _exit(be_others(&address));
-    zr_result result = zr_tcp_open(&transport, &options);
-    tap_is(result, ZR_OK, "a new process of rank 0 meets the others again");
+        _exit(others(&address));
+    result = zr_tcp_open(&transport, &options);
     if (result == ZR_OK)
         zr_tcp_abort(&transport, false);
-    else
-        kill(pid, SIGKILL);
-    waitpid(pid, &status, 0);
+    waitpid(pid, status, 0);
+    return result;
+}
+
+/* Rank 0 has a successor, which knows the run's number and an older generation than rank 1; later it loses a
+ * rank. */
+static void test_generations(void)
+{
+    struct zr_local_control control;
+    bool missing[3] = {false};
+    int status = -1;
+    if (zr_local_control_make(&control, 3) != ZR_OK) {
+        tap_ok(false, "no control block");
+        return;
+    }
+    atomic_store(&control.local->run, 7);
+    atomic_store(&control.local->generation, 4);
+    zr_result result = meet_by_hand(control.local, NULL, be_others, &status);
+    tap_is(result, ZR_OK, "a new process of rank 0 meets the others again");
     tap_is(status, 0, "connections of another run or generation are refused");
     tap_ok(atomic_load(&control.local->generation) == 7 && zr_local_restarts(control.local) == 2 &&
                zr_local_restart_point(control.local) == 30,
            "the ranks agree on the newest generation, restart and save");
+    result = meet_by_hand(control.local, missing, be_lost, &status);
+    tap_ok(result == ZR_ERR_PEER && strstr(zr_last_error(), "rank 2 on host hand was lost while"),
+           "a rank that is lost while the others connect: %s", zr_last_error());
+    tap_ok(missing[2], "is missing");
     zr_local_control_end(&control);
 }
 
@@ -742,6 +795,10 @@ int main(void)
            "a stopped rank is lost while the other one computes");
     tap_is(meet_ranks(&(struct meeting){.body = body_failed, .world = 2}), 0,
            "a rank that fails ends the run");
+    tap_is(meet_ranks(&(struct meeting){.body = body_parted, .world = 3}), 0,
+           "a rank that is killed while all leave is lost");
+    tap_is(meet_ranks(&(struct meeting){.body = body_parted, .world = 4}), 0,
+           "a rank that had lost another one says so");
     tap_is(meet_ranks(&(struct meeting){.body = body_nothing, .world = 3, .before = come_first}), 0,
            "ranks meet among strangers");
     ssize_t most = 0;
