@@ -276,14 +276,17 @@ void zr_ps_server_wait(void *state)
     zr_ps_server *server = state;
     for (unsigned i = 0; i < ZR_PS_SESSIONS; i++) {
         struct zr_ps_session *session = &server->sessions[i];
-        bool whole = is_whole(session);
-        for (size_t before = SIZE_MAX; is_read(session) && !whole && session->have_bytes != before;) {
-            before = session->have_bytes;
-            if (!read_request(server, session, &whole)) {
-                end_session(session);
-                break;
-            }
+        bool good = true, moves = true, whole;
+        while (good && moves) {
+            const size_t have = session->have_bytes, sent = session->sent_bytes;
+            if (session->phase == ZR_PS_WRITING)
+                good = write_reply(server, session);
+            else if (is_read(session) && !is_whole(session))
+                good = read_request(server, session, &whole);
+            moves = session->have_bytes != have || session->sent_bytes != sent;
         }
+        if (!good)
+            end_session(session);
     }
     tell_held(server, true);
 }

@@ -78,8 +78,8 @@ void zr_ps_session_reply(zr_ps_server *server, struct zr_ps_session *session, zr
 enum zr_ps_told { ZR_PS_TOLD, ZR_PS_NO_ROOM, ZR_PS_ENDED };
 enum zr_ps_told zr_ps_session_tell(zr_ps_server *server, struct zr_ps_session *session,
                                    const struct zr_ps_frame *frame);
-/* While a server waits for its replica (`wait` of struct zr_ps_link): requests of its clients are read, but
- * not handled, and the clients hear that they wait. `state` is the server. */
+/* While a server waits for its replica (`wait` of struct zr_ps_link): answers are written, requests of
+ * clients are read and not handled, and the clients hear that they wait. `state` is the server. */
 void zr_ps_server_wait(void *state);
 
 #endif

@@ -44,11 +44,15 @@ static bool sends(struct zr_ps_link *link, const void *data, size_t bytes)
     return zr_ps_link_send(link, &part, 1, zr_os_now_ns() + HANG_NS) == ZR_OK;
 }
 
+static bool takes(struct zr_ps_link *link, void *data, size_t bytes)
+{
+    return zr_ps_link_receive(link, data, bytes, zr_os_now_ns() + HANG_NS) == ZR_OK;
+}
+
 static bool receives(struct zr_ps_link *link, enum zr_ps_kind kind)
 {
     struct zr_ps_frame frame;
-    return zr_ps_link_receive(link, &frame, sizeof frame, zr_os_now_ns() + HANG_NS) == ZR_OK &&
-           frame.kind == kind && frame.content == ZR_OK;
+    return takes(link, &frame, sizeof frame) && frame.kind == kind && frame.content == ZR_OK;
 }
 
 /* Connects and says HELLO; `lost`: the client cannot connect to the primary. */
@@ -62,14 +66,20 @@ static bool greets(struct zr_ps_link *link, const char *address, uint32_t worker
 
 /* ---- A replica that does not read ---------------------------------------------------------------------- */
 
-/* The state and the push are larger than the buffers of a socket. */
+/* The state, an answer and a push are larger than the buffers of a socket. */
 static bool hears(struct ps_run *run)
 {
+    static struct push pull;
     const struct zr_ps_frame leave = {.magic = ZR_PS_MAGIC, .kind = ZR_PS_LEAVE, .sequence = 2};
     const struct zr_ps_frame bye = {.magic = ZR_PS_MAGIC, .kind = ZR_PS_BYE};
     struct zr_ps_link client = {.fd = -1}, replica = {.fd = -1};
+    pull = (struct push){.frame = push.frame, .item.count = ELEMENTS};
+    pull.frame.kind = ZR_PS_PULL;
+    pull.frame.bytes = sizeof pull.item;
     bool good = greets(&client, run->at[0], 0, false) && receives(&client, ZR_PS_REPLY) &&
+                sends(&client, &pull, sizeof pull.frame + sizeof pull.item) &&
                 greets(&replica, run->at[0], ZR_PS_REPLICA, false) && receives(&replica, ZR_PS_REPLY) &&
+                receives(&client, ZR_PS_REPLY) && takes(&client, pull.numbers, sizeof pull.numbers) &&
                 sends(&client, &push, sizeof push) && receives(&client, ZR_PS_HELD);
     zr_ps_link_close(&replica);
     while (good && !receives(&client, ZR_PS_REPLY))
@@ -177,7 +187,7 @@ int main(void)
         return 1;
     hash = hash_of(&run, ground.arena);
     tap_ok(ps_run_start(&run, folder) == ZR_OK && hears(&run) && ps_run_end(&run),
-           "a primary reads requests and says that it lives while a replica is slow to receive its state");
+           "a primary answers, reads and says that it lives while a replica is slow to receive its state");
     run.replicated = true; /* two sockets */
     run.options.workers = 2;
     hash = hash_of(&run, ground.arena);

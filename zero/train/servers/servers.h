@@ -77,7 +77,7 @@ zr_result zr_served_begin(struct zr_rank *rank, uint64_t done);
 uint64_t zr_served_worker_clock(const struct zr_rank *rank);
 /* The process of a worker that is not replaced any more, or had ended its run: the servers and the other
  * workers do not wait for it. Returns its exit code. */
-int zr_served_lose(struct zr_train_config *config, struct zr_local_world *local, unsigned rank);
+int zr_served_lose(const struct zr_train_config *config, struct zr_local_world *local, unsigned rank);
 /* Sets the rate of the pushes of the next step. */
 void zr_served_set_rate(struct zr_rank *rank, float rate);
 /* Sleeps as --worker-sleep says, as if the worker computed for longer. */

@@ -272,7 +272,7 @@ uint64_t zr_served_worker_clock(const struct zr_rank *rank)
     return rank->served ? zr_ps_worker_clock(rank->served->worker) : 0;
 }
 
-int zr_served_lose(struct zr_train_config *config, struct zr_local_world *local, unsigned number)
+int zr_served_lose(const struct zr_train_config *config, struct zr_local_world *local, unsigned number)
 {
     struct zr_rank rank;
     struct zr_servers servers;
