@@ -45,6 +45,10 @@ if same((run.code, run.losses), (0, processes.losses), "--master: the losses of 
     same(({part: copied["bytes_per_step"] for part, copied in copies.items()}, copies["replicate"]["bytes_per_step"]),
          ({part: copied["planned_bytes_per_step"] for part, copied in copies.items()}, first["param"]),
          "--master: copies all parameters in a step, and as many bytes as planned")
+    plan = train(**THREADS, stage=0, accumulate=2, master=True, dry_run=True, flops=1e12, bandwidth=1e9).report
+    same((round(plan["timeline"]["communication_seconds"] * 1e9), plan["master"]["gather"]["planned_bytes_per_step"]),
+         (sum(copied["bytes_per_step"] for copied in copies.values()), copies["gather"]["bytes_per_step"]),
+         "--master --dry-run: the plan of the run, and a timeline of what rank 0 sends and receives")
 
 average = dict(stage=0, ema=0.5, precision="bf16", eval_every=1)  # exchanges parameters between steps
 numbers = train(ranks=2, **average).report["val_loss"]

@@ -16,7 +16,9 @@ void zr_comm_clock_submit(struct zr_comm_clock *clock, struct zr_comm_clock_queu
 {
     if (operation->ticket > ZR_COMM_QUEUE_COUNT) /* capacity of the queue */
         zr_comm_clock_wait(clock, queue, operation->ticket - ZR_COMM_QUEUE_COUNT, operation->ticket - 1);
-    double seconds = (double)operation->bytes / operation->bytes_per_second, now = zr_comm_clock_now(clock);
+    const uint64_t bytes =
+        operation->bytes > operation->received_bytes ? operation->bytes : operation->received_bytes;
+    double seconds = (double)bytes / operation->bytes_per_second, now = zr_comm_clock_now(clock);
     double begin = now > operation->ready_seconds ? now : operation->ready_seconds;
     clock->begin_seconds = begin > queue->end_seconds ? begin : queue->end_seconds;
     clock->end_seconds = queue->end_seconds = clock->begin_seconds + seconds;

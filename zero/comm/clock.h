@@ -41,7 +41,8 @@ struct zr_comm_clock_queue {
 /* Submits an operation. */
 struct zr_comm_clock_operation {
     zr_ticket ticket;
-    uint64_t bytes;
+    uint64_t bytes;          /* sent */
+    uint64_t received_bytes; /* if these are more, they determine the time */
     double bytes_per_second;
     double ready_seconds; /* earliest start; 0: now */
     unsigned label;

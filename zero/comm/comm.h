@@ -16,8 +16,8 @@ enum { ZR_COMM_QUEUE_COUNT = 64, ZR_COMM_MESSAGE_BYTES = 256 };
  * part of the shard at byte `first` of the addends has its own n, and is stored first * widens bytes behind
  * `to`. */
 struct zr_comm_reduction {
-    const char
-        *source; /* this rank's addends, [world * bytes], of a reduce [bytes]; of an all-reduce, the buffer */
+    /* This rank's addends, [world * bytes], of a reduce [bytes]; of an all-reduce, the buffer. */
+    const char *source;
     struct zr_sum sum;
     unsigned widens; /* 2: sums of two-byte elements are stored in fp32; else 1 */
     unsigned root;   /* of a reduce */

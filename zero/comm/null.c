@@ -82,14 +82,16 @@ static void null_submitted(struct zr_comm *comm, const struct zr_comm_item *item
 {
     struct null_comm *self = (struct null_comm *)comm;
     uint64_t bytes = zr_comm_direct_bytes(comm, item);
+    const bool collects = item->kind == ZR_COMM_REDUCE && zr_comm_sums(item, comm->rank);
     if (self->clock)
-        zr_comm_clock_submit(
-            self->clock, &self->queue,
-            &(struct zr_comm_clock_operation){.ticket = ticket,
-                                              .bytes = bytes,
-                                              .bytes_per_second = rate_of(self->clock, item, bytes),
-                                              .ready_seconds = zr_comm_ready_seconds(item),
-                                              .label = item->label});
+        zr_comm_clock_submit(self->clock, &self->queue,
+                             &(struct zr_comm_clock_operation){
+                                 .ticket = ticket,
+                                 .bytes = bytes,
+                                 .received_bytes = collects ? (comm->world - 1) * item->bytes : 0,
+                                 .bytes_per_second = rate_of(self->clock, item, bytes),
+                                 .ready_seconds = zr_comm_ready_seconds(item),
+                                 .label = item->label});
 }
 
 static zr_result null_group(struct zr_comm **out, struct zr_comm *parent,

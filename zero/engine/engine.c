@@ -19,8 +19,6 @@ static zr_result open_store(struct zr_engine *engine, struct zr_state_tier *tier
 {
     const struct zr_engine_options *o = &engine->options;
     bool staying = tier != engine->state_tier;
-    const struct zr_unit_range all = {0, (unsigned)engine->layout.units_count};
-    const bool empty = o->root_owns && engine->rank > 0;
     if (staying && engine->stay.first == engine->stay.end)
         return ZR_OK;
     return zr_state_store_open(
@@ -28,7 +26,7 @@ static zr_result open_store(struct zr_engine *engine, struct zr_state_tier *tier
         &(struct zr_state_store_options){.arena = tier->arena,
                                          .layout = &engine->layout,
                                          .whole = o->stage == 0,
-                                         .stay = empty ? all : engine->stay,
+                                         .stay = engine->stay,
                                          .staying = staying,
                                          .master = tier->masters,
                                          .host_arena = o->host_arena,

@@ -326,7 +326,8 @@ struct zr_engine {
     struct zr_state_tier *state_tier; /* the last tier */
     struct zr_gradient_file gradient_file;
     struct zr_parameter_file parameter_file;
-    struct zr_unit_range stay;    /* units of an offloaded optimizer that are in the device tier */
+    /* Units of an offloaded optimizer in the device tier; all units if rank 0 has the state. */
+    struct zr_unit_range stay;
     struct zr_unit_range squared; /* units whose squares are computed in device memory */
     bool shards_parameters;       /* some unit's parameters are sharded */
     bool borrows_parameters;      /* shares_parameters: the pool is that of rank 0 */

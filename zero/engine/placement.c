@@ -285,7 +285,7 @@ void zr_engine_place(struct zr_engine *engine)
     engine->gathered_max =
         1 + (engine->options.prefetch_distance > 0 ? engine->options.prefetch_distance : 1);
     engine->first_staged = engine->last_staged = ZR_NO_UNIT;
-    const bool whole = engine->options.stage == 0 && !engine->options.root_owns;
+    const bool whole = (engine->options.stage == 0) & !engine->options.root_owns;
     for (size_t u = 0; u < engine->layout.units_count; u++) {
         const struct zr_overlap shard = zr_engine_shard(engine, u);
         engine->units[u].tier = zr_engine_is_frozen(engine, u) ? &engine->tiers[0] : engine->state_tier;
@@ -295,6 +295,8 @@ void zr_engine_place(struct zr_engine *engine)
     }
     place_tensors(engine);
     place_device_resident(engine);
+    if (engine->options.root_owns && engine->rank > 0) /* the state is elsewhere */
+        engine->stay = (struct zr_unit_range){0, (unsigned)engine->layout.units_count};
     engine->squared = engine->state_tier->compute.kernels == engine->options.kernels
                           ? (struct zr_unit_range){0, (unsigned)engine->layout.units_count}
                           : engine->stay;

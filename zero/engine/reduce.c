@@ -264,12 +264,13 @@ static zr_result reduce_scatter(struct zr_engine *engine, size_t unit, bool accu
     const struct zr_layout_unit *u = &engine->layout.units[unit];
     struct zr_unit_state *state = &engine->units[unit];
     bool wide = state->reduced.precision != engine->options.precision;
+    const float scale = 1.0f / (float)engine->world;
     if (engine->options.root_owns)
         return zr_comm_reduce(engine->options.comm,
                               &(struct zr_reduce){.source = state->written,
                                                   .destination = state->reduced.at,
                                                   .elements = u->padded_elements,
-                                                  .scale = 1.0f / (float)engine->world,
+                                                  .scale = scale,
                                                   .accumulate = accumulate,
                                                   .type = engine->comm_type,
                                                   .wide = wide,
@@ -282,7 +283,7 @@ static zr_result reduce_scatter(struct zr_engine *engine, size_t unit, bool accu
         &(struct zr_reduce_scatter){.source = state->written,
                                     .destination = state->reduced.at,
                                     .shard_elements = u->shard_elements,
-                                    .scale = 1.0f / (float)engine->world,
+                                    .scale = scale,
                                     .accumulate = accumulate,
                                     .type = engine->comm_type,
                                     .wide = wide,
