@@ -80,12 +80,12 @@ json_t *zr_report_master_json(const struct zr_rank_report *ranks, unsigned world
     json_t *object = json_object();
     if (run)
         measure(run, seconds, shares);
-    for (unsigned part = 0; part < PARTS; part++) {
+    for (unsigned part = 0; part < (run ? PARTS : UPDATES); part++) {
         json_t *own = json_object();
         if (part < UPDATES)
             json_object_set_new(own, "planned_bytes_per_step",
                                 json_integer((json_int_t)copied.planned[part]));
-        if (run && part < UPDATES)
+        if (part < UPDATES && run)
             json_object_set_new(own, "bytes_per_step",
                                 zr_run_updated(run) ? json_integer((json_int_t)copied.measured[part])
                                                     : json_null());
