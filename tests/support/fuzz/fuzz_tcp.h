@@ -55,7 +55,9 @@ static inline void fuzz_frame(struct fuzz_run *run, const unsigned char *step, c
     static const char payload[ZR_TCP_PIECE_BYTES];
     uint64_t bytes = (uint64_t)step[4] << step[5] % 56, own = run->numbers[step[6] % FUZZ_OPERATIONS];
     struct zr_tcp_frame frame = {.kind = step[2] % 16,
-                                 .tag = step[3] == 255 ? ZR_TCP_TAGS : step[3],
+                                 .tag = step[2] == ZR_TCP_BYE ? step[3] % 4
+                                        : step[3] == 255      ? ZR_TCP_TAGS
+                                                              : step[3],
                                  .bytes = step[2] == ZR_TCP_BEAT ? 0 : bytes,
                                  .message = step[6] & 128 ? step[6] : own,
                                  .offset =

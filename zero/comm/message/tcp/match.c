@@ -631,8 +631,6 @@ bool zr_tcp_take_frame(struct zr_tcp *tcp, struct zr_tcp_stream *stream, const c
         peer->returns = frame->tag == ZR_TCP_BYE_RETURNS;
         if (peer->failed)
             zr_tcp_lose(tcp, stream->peer, "has failed and ends the run");
-        if (peer->returns)
-            zr_tcp_lose(tcp, stream->peer, "has closed its connection: it has lost a rank");
         return peer->left || peer->failed || peer->returns;
     case ZR_TCP_BEAT:
     case ZR_TCP_KINDS:

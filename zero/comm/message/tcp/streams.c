@@ -64,7 +64,7 @@ static void drain(struct zr_tcp *tcp, struct zr_tcp_peer *peer)
     peer->draining = false;
 }
 
-/* The end of a connection. The other connections of a rank that has left may still have data. */
+/* The end of a connection. The other connections of a rank that has said BYE may still have data. */
 static void end_stream(struct zr_tcp *tcp, struct zr_tcp_stream *stream)
 {
     struct zr_tcp_peer *peer = &tcp->peers[stream->peer];
@@ -72,7 +72,7 @@ static void end_stream(struct zr_tcp *tcp, struct zr_tcp_stream *stream)
     if (peer->draining)
         return;
     drain(tcp, peer);
-    if (!peer->left) {
+    if (!peer->left && !peer->returns) {
         zr_tcp_lose(tcp, stream->peer, "has closed its connection: the process has ended or has been killed");
         return;
     }
@@ -80,7 +80,8 @@ static void end_stream(struct zr_tcp *tcp, struct zr_tcp_stream *stream)
     for (unsigned i = 0; i < zr_tcp_wires(tcp); i++)
         open |= peer->streams[i].fd >= 0;
     if (!open)
-        zr_tcp_lose(tcp, stream->peer, "has left the run");
+        zr_tcp_lose(tcp, stream->peer, "%s",
+                    peer->left ? "has left the run" : "has closed its connection: it has lost a rank");
 }
 
 static void fail_stream(struct zr_tcp *tcp, struct zr_tcp_stream *stream, int error)
