@@ -62,14 +62,14 @@ FAST = [
     ("sqlite3", ["sqlite3"], "sqlite3 {folder}/db \"" + SQL.format(rows=20000) + "\"", False),
     ("sort", ["sort"], "seq 40000 | sort -R --random-source=/usr/bin/env | sort -n --parallel=2 -S 20M | sha256sum", False),
     ("awk", ["awk"], "awk 'BEGIN {for (i = 0; i < 100000; i++) a[i % 5000] = a[i % 5000] i; for (k in a) n += length(a[k]); print n}'", False),
-    ("tar and gzip", ["tar", "gzip"], "tar -c --sort=name --mtime=@0 --owner=0 --group=0 --mode=644 alloc defrag | gzip -n | gunzip | sha256sum", False),
+    ("tar and gzip", ["tar", "gzip"], "tar -c --exclude=__pycache__ --sort=name --mtime=@0 --owner=0 --group=0 --mode=644 alloc defrag | gzip -n | gunzip | sha256sum", False),
     ("bash", ["bash"], "bash -c 'declare -A a; for i in {1..5000}; do a[$((i % 997))]+=$i; done; echo ${#a[@]} ${a[5]}'", False),
     ("make", ["make"], "for i in $(seq 200); do echo \"t$i: ; @echo $i\"; done > {folder}/m; echo \"all: $(seq -s ' ' -f t%g 200)\" >> {folder}/m; "
      "make -j2 -f {folder}/m all | sort -n | sha256sum", False),
     ("objdump", ["objdump"], "objdump -d {build}/obj/alloc/core/space.o | sha256sum", False),
-    ("sed, grep and diff", ["sed", "grep", "diff"], "cat alloc/*/*.c | sed 's/zr_/yy_/g' | grep -c yy_; diff -r alloc defrag | sha256sum", False),
+    ("sed, grep and diff", ["sed", "grep", "diff"], "cat alloc/*/*.c | sed 's/zr_/yy_/g' | grep -c yy_; diff -r -x __pycache__ alloc defrag | sha256sum", False),
     ("jq", ["jq"], "seq 20000 | jq -cs 'map({k: ., v: (. * 2 | tostring)}) | group_by(.k % 7) | map(length)'", False),
-    ("rsync", ["rsync"], "rsync -a alloc {folder}/a && diff -r alloc {folder}/a/alloc && find {folder}/a -type f | wc -l", False),
+    ("rsync", ["rsync"], "rsync -a --exclude=__pycache__ alloc {folder}/a && diff -r -x __pycache__ alloc {folder}/a/alloc && find {folder}/a -type f | wc -l", False),
     ("tmux", ["tmux"], TMUX, False),
 ]
 SLOW = [
