@@ -49,7 +49,16 @@ static zr_result greet(struct zr_ps_worker *worker, struct zr_ps_peer *peer, boo
         zr_ps_link_close(&peer->link);
         result = zr_fail(ZR_ERR_PEER, "%s is no parameter server", peer->addresses[0]);
     }
-    return result == ZR_OK && peer->reply.content != ZR_OK ? take_refusal(peer, deadline_ns) : result;
+    if (result == ZR_OK && peer->reply.content != ZR_OK)
+        return take_refusal(peer, deadline_ns);
+    if (result == ZR_OK && peer->reply.number < peer->acknowledged) {
+        zr_ps_link_close(&peer->link);
+        result =
+            zr_fail(ZR_ERR_PEER,
+                    "this copy lacks changes that the server had acknowledged before it was lost: resume "
+                    "from a save");
+    }
+    return result;
 }
 
 zr_result zr_ps_peer_open(struct zr_ps_worker *worker, struct zr_ps_peer *peer, uint64_t deadline_ns)
@@ -166,6 +175,9 @@ zr_result zr_ps_peers_exchange(struct zr_ps_worker *worker, const struct zr_ps_f
                 (result != ZR_OK && (result != ZR_ERR_UNAVAILABLE || zr_os_now_ns() >= deadline_ns)))
                 break;
         }
+        if (result == ZR_OK && zr_ps_changes(frame->kind) && worker->number < worker->setup.options.workers &&
+            peer->sequence > peer->acknowledged)
+            peer->acknowledged = peer->sequence;
         zr_ps_message_point();
     }
     worker->counters.waited_ns += zr_os_now_ns() - begin_ns;

@@ -14,8 +14,8 @@
 #include "zero/ps/session.h"
 
 enum { EVENTS = 64, TELL_MS = 1000, LINGER_MS = 2000 };
-#define HELLO_NS   UINT64_C(5000000000)  /* time for a stranger to say HELLO */
-#define AWAITS_NS  UINT64_C(60000000000) /* for the first replica */
+#define HELLO_NS   UINT64_C(5000000000) /* time for a stranger to say HELLO */
+#define SILENT_NS  UINT64_C(60000000000)
 #define SILENCE_NS UINT64_C(10000000000)
 
 /* ---- Connections --------------------------------------------------------------------------------------- */
@@ -434,7 +434,9 @@ zr_result zr_ps_server_create(zr_ps_server **out, const struct zr_ps_server_opti
                              .epoll = -1,
                              .stop = {-1, -1},
                              .is_replica = options->primary != NULL,
-                             .replica = {.fd = -1}};
+                             .replica = {.fd = -1},
+                             .silent = options->silent};
+    server->silent.after_ns = options->silent.after_ns ? options->silent.after_ns : SILENT_NS;
     result = zr_ps_setup_init(&server->setup, &options->common, options->arena);
     server->store = (struct zr_ps_store){.setup = &server->setup,
                                          .server = options->server,
@@ -460,7 +462,7 @@ zr_result zr_ps_server_create(zr_ps_server **out, const struct zr_ps_server_opti
     if (result == ZR_OK && options->primary)
         result = zr_ps_join(server, options->primary);
     else if (options->replicated)
-        server->awaits_ns = zr_os_now_ns() + AWAITS_NS;
+        server->awaits_ns = zr_os_now_ns() + server->silent.after_ns;
     if (result == ZR_OK)
         *out = server;
     else

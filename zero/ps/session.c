@@ -8,13 +8,7 @@
 #include "alloc/base/system/socket.h"
 #include "zero/ps/session.h"
 
-#define REPLICA_NS UINT64_C(60000000000)
-#define HEAR_NS    UINT64_C(1000000000) /* for the rest of a frame */
-
-static bool changes(uint32_t kind)
-{
-    return kind == ZR_PS_FILL || kind == ZR_PS_PUSH || kind == ZR_PS_END_STEP || kind == ZR_PS_LEAVE;
-}
+#define HEAR_NS UINT64_C(1000000000) /* for the rest of a frame */
 
 static void refuse(zr_ps_server *server, struct zr_ps_session *session, const char *why)
 {
@@ -101,18 +95,22 @@ static void greet(zr_ps_server *server, struct zr_ps_session *session)
 
 /* Takes an answer of the replica, which has applied a request, or has taken over: a replica refuses its
  * primary before it answers its first client, so what is acknowledged after that is what it has. A replica
- * that is lost is done without. */
-static void take_answer(zr_ps_server *server, uint64_t limit_ns)
+ * that is lost is done without. `sent`: the result of sending it a request. */
+static void take_answer(zr_ps_server *server, zr_result sent, uint64_t limit_ns)
 {
     struct zr_ps_link *link = &server->replica;
     struct zr_ps_frame reply;
-    zr_result result = zr_ps_link_receive(link, &reply, sizeof reply, zr_os_now_ns() + limit_ns);
+    zr_result result = sent == ZR_ERR_TIMEOUT
+                           ? sent
+                           : zr_ps_link_receive(link, &reply, sizeof reply, zr_os_now_ns() + limit_ns);
     bool valid = result == ZR_OK && reply.magic == ZR_PS_MAGIC && reply.kind == ZR_PS_REPLY;
     if (valid && reply.content == ZR_OK)
         return;
     server->replaced = valid;
     server->state.lost_replicas++;
     zr_ps_link_close(link); /* it does not apply what this server may apply */
+    if (result == ZR_ERR_TIMEOUT && server->silent.end)
+        server->silent.end(server->silent.state);
 }
 
 /* Has the replica apply the request in a buffer. */
@@ -122,9 +120,9 @@ static void forward(zr_ps_server *server, unsigned buffer)
     struct iovec part = {(void *)frame, sizeof *frame + frame->bytes};
     if (server->replica.fd < 0)
         return;
-    /* A failure shows when the answer is awaited, which may be an earlier refusal. */
-    zr_ps_link_send(&server->replica, &part, 1, zr_os_now_ns() + REPLICA_NS);
-    take_answer(server, REPLICA_NS);
+    /* Another failure shows when the answer is awaited, which may be an earlier refusal. */
+    zr_result sent = zr_ps_link_send(&server->replica, &part, 1, zr_os_now_ns() + server->silent.after_ns);
+    take_answer(server, sent, server->silent.after_ns);
 }
 
 bool zr_ps_session_has_replica(zr_ps_server *server)
@@ -132,7 +130,7 @@ bool zr_ps_session_has_replica(zr_ps_server *server)
     const int fd = server->replica.fd;
     char byte;
     if (fd >= 0 && (zr_receive_bytes(fd, &byte, 1, MSG_PEEK) >= 0 || errno != EAGAIN))
-        take_answer(server, HEAR_NS);
+        take_answer(server, ZR_OK, HEAR_NS);
     return server->replica.fd >= 0;
 }
 
@@ -172,7 +170,7 @@ static const char *problem_of(const zr_ps_server *server, const struct zr_ps_fra
         return "an observer neither pushes nor ends steps";
     if (frame->kind == ZR_PS_VERSION_OF && frame->number >= t->tables)
         return "no table has this number";
-    if (worker && changes(frame->kind) && frame->kind != ZR_PS_LEAVE &&
+    if (worker && zr_ps_changes(frame->kind) && frame->kind != ZR_PS_LEAVE &&
         atomic_load(&t->members[frame->worker].left))
         return "the worker has left the run";
     if ((frame->kind == ZR_PS_PUSH || frame->kind == ZR_PS_END_STEP) && frame->clock > clock)
@@ -214,11 +212,11 @@ static zr_result carry_out(zr_ps_server *server, struct zr_ps_session *session, 
     char *answer = server->answers + session->buffer * server->setup.message_bytes;
     bool tracks = server->setup.options.staleness.kind != ZR_PS_STALE_NONE;
     zr_result result = ZR_OK;
-    if (changes(frame->kind) || (frame->kind == ZR_PS_PULL && tracks))
+    if (zr_ps_changes(frame->kind) || (frame->kind == ZR_PS_PULL && tracks))
         forward(server, session->buffer);
     if (server->replaced)
         return zr_ps_session_replaced(server);
-    if (changes(frame->kind)) {
+    if (zr_ps_changes(frame->kind)) {
         server->state.pushes += frame->kind == ZR_PS_PUSH;
         if (frame->kind == ZR_PS_LEAVE && frame->worker != frame->number)
             server->bye[frame->number] = true;
@@ -246,7 +244,7 @@ static zr_result carry_out(zr_ps_server *server, struct zr_ps_session *session, 
 static bool is_held(zr_ps_server *server, const struct zr_ps_session *session)
 {
     bool waits = zr_ps_must_wait(&server->store, session->buffer) ||
-                 (server->awaits_ns > 0 && changes(session->frame.kind));
+                 (server->awaits_ns > 0 && zr_ps_changes(session->frame.kind));
     return waits &&
            !(session->worker == ZR_PS_PRIMARY && server->setup.options.timing.kind == ZR_PS_HALF_ASYNC);
 }
@@ -267,7 +265,7 @@ static zr_result handle(zr_ps_server *server, struct zr_ps_session *session, boo
     else if (frame->kind == ZR_PS_REPORT) {
         zr_ps_server_get_state(server, &session->report);
         zr_ps_session_reply(server, session, ZR_OK, (const char *)&session->report, sizeof session->report);
-    } else if (changes(frame->kind) && is_repeated(server, frame)) {
+    } else if (zr_ps_changes(frame->kind) && is_repeated(server, frame)) {
         server->state.repeated++;
         zr_ps_session_reply(server, session, ZR_OK, NULL, 0);
     } else if (is_held(server, session)) {

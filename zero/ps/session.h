@@ -41,7 +41,8 @@ struct zr_ps_server {
     int epoll, stop[2]; /* stop: two ends of a socket */
     bool is_replica;    /* takes requests of its primary, until another client connects */
     bool replaced, stopped;
-    struct zr_ps_link replica;      /* of a primary; closed: it has none. Its event is that of `replica` */
+    struct zr_ps_link replica; /* of a primary; closed: it has none. Its event is that of `replica` */
+    struct zr_ps_silent silent;
     uint64_t awaits_ns;             /* changes wait until then for the first replica; 0: they do not */
     char *answers;                  /* [workers + ZR_PS_EXTRA] of message_bytes */
     struct zr_ps_session *sessions; /* [ZR_PS_SESSIONS] */

@@ -14,7 +14,8 @@
  *
  * HELLO is the first request. Its `number` is the hash of the options; the reply has the worker's clock in
  * `clock` and the sequence number of its last request that changed something in `number`. A later HELLO of
- * the same worker ends its earlier connection.
+ * the same worker ends its earlier connection. A worker that has the answer to a later change refuses the
+ * server, which is a copy without that change.
  *
  * Sequence numbers of a worker rise by 1 with each request. A server applies a FILL, PUSH, END_STEP or LEAVE
  * only if its number is above that of the worker's last request of this kind, and answers as before
@@ -54,6 +55,12 @@ enum zr_ps_kind {
     ZR_PS_REPLY = 64,
     ZR_PS_HELD
 };
+
+/* Whether a request of this kind changes the state of a server: it is forwarded to the replica. */
+static inline bool zr_ps_changes(uint32_t kind)
+{
+    return kind == ZR_PS_FILL || kind == ZR_PS_PUSH || kind == ZR_PS_END_STEP || kind == ZR_PS_LEAVE;
+}
 
 struct zr_ps_frame {
     uint32_t magic, kind;

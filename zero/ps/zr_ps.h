@@ -149,6 +149,15 @@ typedef struct zr_ps_server zr_ps_server;
 enum { ZR_PS_ADDRESS_BYTES = 300 };
 ZR_API zr_result zr_ps_listen(int *out, const char *address, char actual[ZR_PS_ADDRESS_BYTES]);
 
+/* What a primary does about a replica that has not answered for after_ns (0: 60 s): it continues without it.
+ * The replica lacks what the primary acknowledges from then on: `end`, unless NULL, is called before, by the
+ * thread of the server, and ends the process of the replica. */
+struct zr_ps_silent {
+    uint64_t after_ns;
+    void (*end)(void *state);
+    void *state;
+};
+
 struct zr_ps_server_options {
     size_t struct_bytes;              /* its sizeof, or 0 */
     struct zr_ps_options common;      /* arrays are copied */
@@ -163,7 +172,9 @@ struct zr_ps_server_options {
     /* Makes this server a replica of the server with the same options and number at this address, which
      * listens. NULL: a primary. See "Replicas" below. */
     const char *primary;
-    bool replicated; /* of a primary: requests that change tables wait for its first replica, up to 60 s */
+    bool
+        replicated; /* of a primary: requests that change tables wait for its first replica, up to after_ns */
+    struct zr_ps_silent silent;
 };
 
 /* Replicas. zr_ps_server_create() of a replica returns once it has the state of its primary. Meanwhile the
@@ -224,7 +235,8 @@ struct zr_ps_worker_options {
 
 /* Connects to all servers. A worker that replaces a killed one of the same number continues with its clock
  * (zr_ps_worker_clock()); it repeats the pushes of its step, and servers ignore those that they have with
- * sync and ssp, or with zr_ps_options.successors. */
+ * sync and ssp, or with zr_ps_options.successors. A call ends with ZR_ERR_PEER if the server is lost and its
+ * replica lacks a change that the server acknowledged to this worker. */
 ZR_API zr_result zr_ps_worker_create(zr_ps_worker **out, const struct zr_ps_worker_options *options);
 /* Closes the connections. The servers still expect the worker, or a successor; see zr_ps_leave(). */
 ZR_API void zr_ps_worker_destroy(zr_ps_worker *worker);

@@ -1,5 +1,5 @@
 /* ps_replica_test.c: a server, its replica and clients that send frames by hand, one step at a time: a client
- * hears of a slow replica, and no push is acknowledged by two primaries. */
+ * hears of a slow replica, no push is acknowledged by two primaries, and none is lost in silence. */
 #define _GNU_SOURCE
 #include <poll.h>
 #include <stdatomic.h>
@@ -10,7 +10,8 @@
 #include "zero/ps/wire.h"
 
 enum { ELEMENTS = 300000 };
-#define HANG_NS UINT64_C(20000000000)
+#define HANG_NS   UINT64_C(20000000000)
+#define SILENT_NS UINT64_C(200000000)
 static char folder[48];
 static uint64_t hash; /* of the options */
 
@@ -98,7 +99,13 @@ struct copy {
     struct ps_ground ground;
     zr_ps_server *server;
     _Atomic bool over; /* it has been created, or has failed */
+    unsigned ended;    /* silent replicas */
 };
+
+static void count_silent(void *state)
+{
+    ((struct copy *)state)->ended++;
+}
 
 static void *create(void *argument)
 {
@@ -110,7 +117,8 @@ static void *create(void *argument)
                                                .arena = copy->ground.arena,
                                                .kernels = zr_kernels_cpu(zr_isa_best()),
                                                .context = &copy->ground.context,
-                                               .primary = copy->joins ? copy->run->at[0] : NULL}) != ZR_OK)
+                                               .primary = copy->joins ? copy->run->at[0] : NULL,
+                                               .silent = {SILENT_NS, count_silent, copy}}) != ZR_OK)
         tap_note("%s", zr_last_error());
     atomic_store(&copy->over, true);
     return NULL;
@@ -133,6 +141,20 @@ static bool answers(zr_ps_server *server, struct zr_ps_link *client)
     return receives(client, ZR_PS_REPLY);
 }
 
+/* Listens and creates both copies. */
+static zr_result create_both(struct copy *primary, struct copy *replica)
+{
+    pthread_t thread;
+    bool ended;
+    zr_result result = ps_run_listen(primary->run, folder);
+    create(primary);
+    pthread_create(&thread, NULL, create, replica);
+    while (!atomic_load(&replica->over))
+        zr_ps_server_serve(primary->server, 1, &ended);
+    pthread_join(thread, NULL);
+    return result;
+}
+
 /* What a primary finds after its replica has acknowledged a step of a client and has died. */
 enum found { A_STEP_BEFORE, A_STEP_AFTER, A_NEW_REPLICA, NOTHING, CASES };
 
@@ -143,15 +165,9 @@ static bool is_replaced(struct ps_run *run, enum found found)
     struct copy primary = {.run = run}, replica = {.run = run, .joins = true};
     struct zr_ps_link clients[3] = {{.fd = -1}, {.fd = -1}, {.fd = -1}};
     struct zr_ps_state state;
-    pthread_t thread;
-    bool ended, good = ps_run_listen(run, folder) == ZR_OK;
+    bool ended, good = create_both(&primary, &replica) == ZR_OK;
     zr_result result = ZR_OK;
     other.worker = 1;
-    create(&primary);
-    pthread_create(&thread, NULL, create, &replica);
-    while (!atomic_load(&replica.over))
-        zr_ps_server_serve(primary.server, 1, &ended);
-    pthread_join(thread, NULL);
     good = good && greets(&clients[0], run->at[0], 0, false) && answers(primary.server, &clients[0]) &&
            (found != A_STEP_BEFORE || sends(&clients[0], &step, sizeof step)) &&
            (found != A_NEW_REPLICA || greets(&clients[2], run->at[0], ZR_PS_REPLICA, false)) &&
@@ -170,6 +186,42 @@ static bool is_replaced(struct ps_run *run, enum found found)
     for (unsigned i = 0; i < 2; i++)
         close(run->listeners[i * PS_SERVERS]);
     return destroy(&primary) && good && result == ZR_ERR_PEER && state.clock_max == 0;
+}
+
+/* ---- A replica that is left behind --------------------------------------------------------------------- */
+
+static void *serve(void *server)
+{
+    zr_ps_server_run(server);
+    return NULL;
+}
+
+/* A primary goes on without a silent replica and dies; the worker, whose changes are lost, refuses the
+ * replica. */
+static bool is_refused(struct ps_run *run, zr_arena *arena)
+{
+    struct copy copies[2] = {{.run = run}, {.run = run, .joins = true}};
+    const struct zr_ps_item item = {.values = push.numbers};
+    const struct zr_ps_push step = {{&item, 1}, 1, 1};
+    pthread_t thread;
+    zr_ps_worker *worker = NULL;
+    bool good = create_both(&copies[0], &copies[1]) == ZR_OK;
+    for (unsigned i = 0; i < 2; i++) {
+        pthread_create(&thread, NULL, serve, copies[i].server);
+        if (i == 0)
+            good = good && ps_join(&worker, run, 0, arena) == ZR_OK &&
+                   zr_ps_fill(worker, &(struct zr_ps_filling){.batch = {&item, 1}, .done = true}) == ZR_OK &&
+                   zr_ps_push(worker, &step) == ZR_OK;
+        else
+            good =
+                zr_ps_push(worker, &step) == ZR_ERR_PEER && good && strstr(zr_last_error(), "lacks changes");
+        zr_ps_server_stop(copies[i].server);
+        pthread_join(thread, NULL);
+        good = destroy(&copies[i]) && good;
+        close(run->listeners[i * PS_SERVERS]);
+    }
+    zr_ps_worker_destroy(worker);
+    return good && copies[0].ended == 1 && copies[1].ended == 0;
 }
 
 int main(void)
@@ -195,6 +247,11 @@ int main(void)
         good &= is_replaced(&run, found);
     tap_ok(good,
            "a primary ends whose replica has taken over and has died, before it acknowledges a request");
+    run.options.workers = 1;
+    good = is_refused(&run, ground.arena);
+    if (!good)
+        tap_note("%s", zr_last_error());
+    tap_ok(good, "a worker refuses a copy without a change that was acknowledged");
     tap_is(ps_ground_close(&ground), 0, "nothing leaks");
     rmdir(folder);
     return tap_done();
