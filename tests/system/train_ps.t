@@ -100,6 +100,17 @@ same(run["loss_hex"], train(**FLAGS).losses, "the losses of a run without server
 ok(run["servers"]["joined_replicas"] == 3 and run["servers"]["lost_replicas"] == 1 and run["servers"]["paused_ms"] > 0,
    "the report counts replicas and pauses") or note(str(run["servers"]))
 
+log = path("silent.jsonl")
+process = subprocess.Popen([ZR_TRAIN] + arguments(**{**FLAGS, **PS, "servers": 1, "replicas": 1, "max_restarts": 1, "worker_sleep": 100, "comm_timeout": 10, "log": log, "json": report}),
+                           stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+in_steps(log)
+keeper = next(child for child in children(process.pid) if children(child))
+os.kill(children(keeper)[1], signal.SIGSTOP)
+code, err = finish(process)
+ok(code == 0 and "its replica has not answered for 10 s and is ended" in err and "gets a new replica" in err, "a stopped replica is replaced") or note(err[-600:])
+with open(report) as file:
+    same(json.load(file)["loss_hex"], train(**FLAGS).losses, "the losses of a run without servers")
+
 got = subprocess.run([ZR_TRAIN, "eval"] + arguments(layers=2, hidden=32, heads=2, seq=16, threads=1, precision="bf16", resume=saved, **PS) + [text_file()],
                      capture_output=True, text=True)
 ok(got.returncode == 0 and "perplexity" in got.stdout, "eval takes the options of the run") or note(got.stderr[-300:])

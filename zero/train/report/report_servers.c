@@ -80,15 +80,15 @@ static void add_object(void *state, unsigned server, const size_t bytes[KINDS])
 /* Adds what servers have measured. */
 static void add_measured(const struct zr_train_config *config, json_t *list)
 {
-    struct zr_server_bytes bytes;
+    struct zr_server_entry entry;
     for (unsigned s = 0; s < json_array_size(list); s++) {
         json_t *measured = json_object();
-        if (zr_file_read_at(&config->served->board, s * sizeof bytes, &bytes, sizeof bytes) != ZR_OK)
+        if (zr_file_read_at(&config->served->board, s * sizeof entry, &entry, sizeof entry) != ZR_OK)
             continue;
         for (unsigned tag = 0; tag < ZR_TAG_COUNT; tag++)
-            if (bytes.measured_by_tag_bytes[tag] > 0)
+            if (entry.measured_by_tag_bytes[tag] > 0)
                 json_object_set_new(measured, zr_tag_name((zr_tag)tag),
-                                    json_integer((json_int_t)bytes.measured_by_tag_bytes[tag]));
+                                    json_integer((json_int_t)entry.measured_by_tag_bytes[tag]));
         json_object_set_new(json_array_get(list, s), "bytes", measured);
     }
 }

@@ -48,14 +48,14 @@ static void close_listeners(struct zr_served_run *run, unsigned except)
 /* Whether a server has the state of its tables, as the board says. */
 static bool has_state(const struct keeper *keeper, unsigned number)
 {
-    struct zr_server_bytes bytes;
-    return zr_file_read_at(&keeper->run->board, number * sizeof bytes, &bytes, sizeof bytes) == ZR_OK &&
-           bytes.has_state;
+    struct zr_server_entry entry;
+    return zr_file_read_at(&keeper->run->board, number * sizeof entry, &entry, sizeof entry) == ZR_OK &&
+           entry.has_state;
 }
 
 static void fork_server(struct keeper *keeper, unsigned number, enum zr_server_role role)
 {
-    const struct zr_server_bytes none = {.has_state = false};
+    const struct zr_server_entry none = {.has_state = false};
     if (zr_file_write_at(&keeper->run->board, number * sizeof none, &none, sizeof none) != ZR_OK)
         zr_say("server %u: %s", number, zr_last_error());
     pid_t pid = fork();

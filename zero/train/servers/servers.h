@@ -25,8 +25,9 @@ void zr_served_tables_end(struct zr_served_tables *tables, zr_arena *host_arena)
 
 /* ---- Servers (keeper.c, server.c) ---------------------------------------------------------------------- */
 
-/* Bytes of a server: its plan, and what it has when the run ends; zeros: it does not say. */
-struct zr_server_bytes {
+/* The board's entry of a server: its plan, and what it has when the run ends; zeros: it does not say. */
+struct zr_server_entry {
+    int process;
     struct zr_ps_bytes planned;
     size_t measured_by_tag_bytes[ZR_TAG_COUNT];
     bool has_state; /* of its tables: a replica has received it */
@@ -37,7 +38,7 @@ struct zr_served_run {
     unsigned count; /* servers, replicas included: replica s is number servers + s */
     int listeners[2 * ZR_PS_SERVERS_MAX];
     char addresses[2 * ZR_PS_SERVERS_MAX][ZR_PS_ADDRESS_BYTES];
-    struct zr_file board; /* [count] of struct zr_server_bytes, then messages of workers; see messages.h */
+    struct zr_file board; /* [count] of struct zr_server_entry, then messages of workers; see messages.h */
     struct zr_file posts; /* with --max-restarts: messages of workers; see zero/comm/posted.h */
     int keeper;           /* process */
 };
@@ -61,7 +62,7 @@ static inline unsigned zr_served_copy(const struct zr_train_config *config, unsi
 /* Where the messages of workers begin in the board. */
 static inline uint64_t zr_served_messages_at(const struct zr_served_run *run)
 {
-    return run->count * sizeof(struct zr_server_bytes);
+    return run->count * sizeof(struct zr_server_entry);
 }
 
 /* ---- Workers (worker.c) -------------------------------------------------------------------------------- */
