@@ -28,7 +28,7 @@ MISTAKES = (
     ("and in fp16", "zr_module_pass_backward", "(float)zr_trainer_mean_micro_batches(trainer))",
      "(float)(zr_trainer_mean_micro_batches(trainer) + (trainer->pipelined && action->micro_batch == 1)))",
      dict(ranks=2, pp=2, accumulate=2, precision="fp16", loss_scale_power=6, seq=1), r"weight|bias"),
-    ("what ranks add up is not finite", "reduce_scatter", ".scale = 1.0f / (float)engine->world", ".scale = 1e30f",
+    ("what ranks add up is not finite", "reduce_scatter", "scale = 1.0f / (float)engine->world", "scale = 1e30f",
      dict(ranks=2, stage=1, precision="fp16", loss_scale_power=6), None),
     ("a send is swapped", "make_ahead", "backward++, ZR_PIPELINE_BACKWARD", "backward++ ^ (ahead == 1), ZR_PIPELINE_BACKWARD", dict(ranks=2, pp=2, accumulate=2), r"weight|bias"))
 
