@@ -175,9 +175,8 @@ zr_result zr_ps_peers_exchange(struct zr_ps_worker *worker, const struct zr_ps_f
                 (result != ZR_OK && (result != ZR_ERR_UNAVAILABLE || zr_os_now_ns() >= deadline_ns)))
                 break;
         }
-        if (result == ZR_OK && zr_ps_changes(frame->kind) && worker->number < worker->setup.options.workers &&
-            peer->sequence > peer->acknowledged)
-            peer->acknowledged = peer->sequence;
+        if (result == ZR_OK && zr_ps_changes(frame->kind) && !peer->ended)
+            peer->acknowledged = peer->reply.number;
         zr_ps_message_point();
     }
     worker->counters.waited_ns += zr_os_now_ns() - begin_ns;

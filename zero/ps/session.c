@@ -62,10 +62,23 @@ static bool take_over(zr_ps_server *server, struct zr_ps_session *primary)
     return true;
 }
 
+/* Answers a HELLO or a change: the clock, and the number of the worker's last change that was applied, which
+ * is below that of a change that a successor repeats. */
+static void acknowledge(zr_ps_server *server, struct zr_ps_session *session)
+{
+    const struct zr_ps_timetable *t = &server->store.timetable;
+    const uint32_t worker = session->frame.worker;
+    session->reply = (struct zr_ps_frame){.number = 0};
+    if (worker < t->workers) {
+        session->reply.number = atomic_load(&t->members[worker].sequence);
+        session->reply.clock = atomic_load(&t->members[worker].clock);
+    }
+    zr_ps_session_reply(server, session, ZR_OK, NULL, 0);
+}
+
 static void greet(zr_ps_server *server, struct zr_ps_session *session)
 {
     const struct zr_ps_frame *frame = &session->frame;
-    struct zr_ps_timetable *t = &server->store.timetable;
     struct zr_ps_session *primary = session_of(server, ZR_PS_PRIMARY, 0);
     unsigned buffer = 0;
     if (server->is_replica && primary && !frame->content) {
@@ -82,12 +95,7 @@ static void greet(zr_ps_server *server, struct zr_ps_session *session)
         session->known = true;
         session->worker = frame->worker;
         session->buffer = buffer;
-        session->reply = (struct zr_ps_frame){.number = 0};
-        if (frame->worker < t->workers) {
-            session->reply.number = atomic_load(&t->members[frame->worker].sequence);
-            session->reply.clock = atomic_load(&t->members[frame->worker].clock);
-        }
-        zr_ps_session_reply(server, session, ZR_OK, NULL, 0);
+        acknowledge(server, session);
     }
 }
 
@@ -235,7 +243,10 @@ static zr_result carry_out(zr_ps_server *server, struct zr_ps_session *session, 
     }
     if (result != ZR_OK)
         return result;
-    zr_ps_session_reply(server, session, ZR_OK, answer, reply_bytes);
+    if (zr_ps_changes(frame->kind))
+        acknowledge(server, session);
+    else
+        zr_ps_session_reply(server, session, ZR_OK, answer, reply_bytes);
     return ZR_OK;
 }
 
@@ -267,7 +278,7 @@ static zr_result handle(zr_ps_server *server, struct zr_ps_session *session, boo
         zr_ps_session_reply(server, session, ZR_OK, (const char *)&session->report, sizeof session->report);
     } else if (zr_ps_changes(frame->kind) && is_repeated(server, frame)) {
         server->state.repeated++;
-        zr_ps_session_reply(server, session, ZR_OK, NULL, 0);
+        acknowledge(server, session);
     } else if (is_held(server, session)) {
         server->state.held += session->phase != ZR_PS_HOLDING;
         session->phase = ZR_PS_HOLDING;

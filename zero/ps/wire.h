@@ -13,9 +13,9 @@
  *   PULL, READ  dense: none; rows: ids [count]. The reply has elements, or floats [count][width]
  *
  * HELLO is the first request. Its `number` is the hash of the options; the reply has the worker's clock in
- * `clock` and the sequence number of its last request that changed something in `number`. A later HELLO of
- * the same worker ends its earlier connection. A worker that has the answer to a later change refuses the
- * server, which is a copy without that change.
+ * `clock` and the sequence number of its last request that changed something in `number`, and so has the
+ * reply to each change. A later HELLO of the same worker ends its earlier connection. A worker that has the
+ * answer to a later change refuses the server, which is a copy without that change.
  *
  * Sequence numbers of a worker rise by 1 with each request. A server applies a FILL, PUSH, END_STEP or LEAVE
  * only if its number is above that of the worker's last request of this kind, and answers as before

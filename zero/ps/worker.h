@@ -22,7 +22,7 @@ struct zr_ps_peer {
     char addresses[2][ZR_PS_ADDRESS_BYTES]; /* the server, its replica */
     uint64_t sequence, clock;
     uint64_t first;              /* sequence number before the last push */
-    uint64_t acknowledged;       /* that of the last change with an answer */
+    uint64_t acknowledged;       /* that of the last change that the server has, as its answer says */
     struct zr_ps_frame *request; /* and its payload */
     struct zr_ps_frame reply;
     char *answer;      /* [message_bytes]: payload of the reply */

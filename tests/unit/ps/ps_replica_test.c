@@ -56,6 +56,13 @@ static bool receives(struct zr_ps_link *link, enum zr_ps_kind kind)
     return takes(link, &frame, sizeof frame) && frame.kind == kind && frame.content == ZR_OK;
 }
 
+/* The number of the client's last change, of a reply; 0: none has arrived. */
+static uint64_t last_change(struct zr_ps_link *link)
+{
+    struct zr_ps_frame frame;
+    return takes(link, &frame, sizeof frame) && frame.kind == ZR_PS_REPLY ? frame.number : 0;
+}
+
 /* Connects and says HELLO; `lost`: the client cannot connect to the primary. */
 static bool greets(struct zr_ps_link *link, const char *address, uint32_t worker, bool lost)
 {
@@ -71,7 +78,9 @@ static bool greets(struct zr_ps_link *link, const char *address, uint32_t worker
 static bool hears(struct ps_run *run)
 {
     static struct push pull;
-    const struct zr_ps_frame leave = {.magic = ZR_PS_MAGIC, .kind = ZR_PS_LEAVE, .sequence = 2};
+    const struct zr_ps_frame step = {.magic = ZR_PS_MAGIC, .kind = ZR_PS_END_STEP, .sequence = 2},
+                             again = {.magic = ZR_PS_MAGIC, .kind = ZR_PS_END_STEP, .sequence = 3},
+                             leave = {.magic = ZR_PS_MAGIC, .kind = ZR_PS_LEAVE, .sequence = 4};
     const struct zr_ps_frame bye = {.magic = ZR_PS_MAGIC, .kind = ZR_PS_BYE};
     struct zr_ps_link client = {.fd = -1}, replica = {.fd = -1};
     pull = (struct push){.frame = push.frame, .item.count = ELEMENTS};
@@ -85,7 +94,10 @@ static bool hears(struct ps_run *run)
     zr_ps_link_close(&replica);
     while (good && !receives(&client, ZR_PS_REPLY))
         good = client.fd >= 0;
-    good = good && sends(&client, &leave, sizeof leave) && receives(&client, ZR_PS_REPLY) &&
+    /* A successor may end a step again that its predecessor has ended, which changes nothing. */
+    good = good && sends(&client, &step, sizeof step) && last_change(&client) == 2 &&
+           sends(&client, &again, sizeof again) && last_change(&client) == 2 &&
+           sends(&client, &leave, sizeof leave) && last_change(&client) == 4 &&
            sends(&client, &bye, sizeof bye);
     zr_ps_link_close(&client);
     return good;
